@@ -28,7 +28,7 @@ run:
 	@scripts/run
 
 test:
-	@scripts/test
+	@scripts/test $(if $(LIMIT),--limit $(LIMIT)) test $(WITH)
 
 test-all:
 	@scripts/test all
@@ -109,6 +109,7 @@ help:
 	@echo '  dev T=SUITE    builds changes and runs the suite in a guest that keeps running;'
 	@echo '                 K=PATTERN: only the cases whose names match'
 	@echo '  test           builds, and runs what a change of the module needs: gates, host tests, suites'
+	@echo '                 (WITH="GROUP...": and these groups of test-all; LIMIT=S: begins nothing after S seconds)'
 	@echo '  test-all       runs, too, the tests of the lab, crate, tools, documents, demos, benchmark,'
 	@echo '                 other programs and adapter; scripts/test GROUP... runs some (--help)'
 	@echo '  test-long      runs suites with large counts, and chaos, fuzzing and mutants'
