@@ -34,6 +34,7 @@ timeout() {
 # --- the reporter ---------------------------------------------------------------
 
 echo "KTAP version 1"
+[ -z "${ULP_SEED:-}" ] || echo "# ULP_SEED=$ULP_SEED"
 
 # result "" | "not " TEXT: the line of one test.
 result() { printf '%sok %d %s\n' "$1" $((passed + failed + skipped)) "$2"; }
