@@ -84,6 +84,7 @@
 //! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked or replaced | process |
 //! | `Background::connection` | a connection whose attempt is pending. Held while the module's workqueue takes a step of it; not taken under `UlpFile::table` | process |
 //! | `Connection::stepping` | one step of an attempt at a time | process |
+//! | `Connection::id` | the identifier of a connection, until an attempt has failed. No lock is taken under it | process |
 //! | `QpObject::claimed` | whether a connection has the queue pair. Held while the owner changes attributes | process |
 //! | `PdObject::fast_reg` | creation of the registration queue pair. On iWARP held while it connects | process |
 //! | `rdma::loopback::LoopbackConnector::state` | the connection attempt in progress | process |

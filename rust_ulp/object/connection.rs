@@ -530,7 +530,7 @@ impl Shared {
             }
             (cm::Event::AddressChange, _) => return Some(abi::EVENT_ADDR_CHANGE),
             // Another device than the file's is removed: when the file's own device is, this module
-            // has dropped its identifiers before. The attempt gives up the route.
+            // has dropped its identifiers before. The attempt gives up the identifier.
             (cm::Event::DeviceRemoval, _) => progress.fail(ehostunreach()),
             _ => (),
         }
@@ -744,9 +744,14 @@ pub(crate) struct Outcome {
 }
 
 /// A connection of a file, or a request for one.
+#[pin_data(PinnedDrop)]
 pub(crate) struct Connection {
+    /// [`None`] after a failed attempt: the identifier would prevent the removal of the device that
+    /// the route or the source address belongs to, which need not be the file's. No lock is taken
+    /// under it: who uses the identifier has another reference.
     // Before the part that its handler uses.
-    id: cm::OwnedId<Shared>,
+    #[pin]
+    id: Mutex<Option<Arc<cm::OwnedId<Shared>>>>,
     shared: Arc<Shared>,
 }
 
@@ -767,12 +772,24 @@ impl Connection {
         progress.qp = Some(claim);
         drop(progress);
         let id = cm::OwnedId::connection(net, device, shared.clone())?;
-        Ok(Arc::new(Self { id, shared }, GFP_KERNEL_ACCOUNT)?)
+        let id = Arc::new(id, GFP_KERNEL_ACCOUNT)?;
+        Arc::pin_init(Self::of_identifier(id, shared), GFP_KERNEL_ACCOUNT)
     }
 
-    /// Makes a connection of a request, whose identifier has `shared` as its handler.
-    pub(crate) fn of_request(id: cm::OwnedId<Shared>, shared: Arc<Shared>) -> Self {
-        Self { id, shared }
+    /// Makes a connection of an identifier that has `shared` as its handler, such as a request's.
+    pub(crate) fn of_identifier(
+        id: Arc<cm::OwnedId<Shared>>,
+        shared: Arc<Shared>,
+    ) -> impl PinInit<Self> {
+        pin_init!(Self {
+            id <- new_mutex!(Some(id), "rust_ulp::Connection::id"),
+            shared,
+        })
+    }
+
+    /// Returns the identifier, or [`econnreset`] after a failed attempt. Dropping it sleeps.
+    fn id(&self) -> Result<Arc<cm::OwnedId<Shared>>> {
+        self.id.lock().clone().ok_or_else(econnreset)
     }
 
     /// Sets its handle, for events.
@@ -878,16 +895,16 @@ impl Connection {
     /// Sleeps.
     pub(crate) fn connect(&self, device: Arc<Device>, params: ConnectParams) -> Result {
         let background = Background::new(device)?;
+        let id = self.id()?;
         if params.param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
-            self.id.set_traffic_class(params.param.traffic_class);
+            id.set_traffic_class(params.param.traffic_class);
         }
         self.set_timers(&params.param)?;
         let mut progress = self.shared.progress.lock();
         progress.background = Some(background);
         progress.params = Some(params);
         drop(progress);
-        self.id
-            .resolve_address(params.src, params.dst, params.millis)
+        id.resolve_address(params.src, params.dst, params.millis)
             .map_err(|err| self.explain(Stage::AddrQuery, err))
     }
 
@@ -903,7 +920,9 @@ impl Connection {
         let result = match (stage, failure) {
             (Stage::AddrQuery, Some(err)) if err == ETIMEDOUT => self.resolve_again(),
             (_, Some(err)) => Err(err),
-            (Stage::RouteResolved, None) => self.shared.request(&self.id.lock()),
+            (Stage::RouteResolved, None) => {
+                self.id().and_then(|id| self.shared.request(&id.lock()))
+            }
             _ => self.establish(),
         };
         if let Err(err) = result {
@@ -928,7 +947,7 @@ impl Connection {
         let (src, dst, millis) = (params.src, params.dst, params.millis);
         progress.failure = None;
         drop(progress);
-        self.id.resolve_address(src, dst, millis)
+        self.id()?.resolve_address(src, dst, millis)
     }
 
     /// Brings the queue pair to RTS after the peer has accepted, and tells the peer. Sleeps.
@@ -937,11 +956,12 @@ impl Connection {
         let param = progress.params.as_ref().ok_or(EINVAL)?.param;
         let qp = progress.object()?;
         drop(progress);
+        let id = self.id()?;
         let agreed = self.bring_up(&qp, &param).inspect_err(|_| {
             // Without this the peer would wait until the connection is destroyed.
-            let _ = self.id.lock().reject(cm::REJECT_CONSUMER, &[]);
+            let _ = id.lock().reject(cm::REJECT_CONSUMER, &[]);
         })?;
-        let id = self.id.lock();
+        let id = id.lock();
         let mut progress = self.shared.progress.lock();
         // The peer may have gone since.
         if let Some(err) = progress.closed.or(progress.failure) {
@@ -956,7 +976,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the attempt with `err`: gives the queue pair back and reports the failure. Sleeps.
+    /// Ends the attempt with `err`: gives the queue pair and the identifier back, and reports the
+    /// failure. Sleeps. The caller holds no lock that the handler takes.
     fn give_up(&self, err: Error) {
         let mut progress = self.shared.progress.lock();
         let stage = progress.stage;
@@ -966,6 +987,9 @@ impl Connection {
         let (claim, from) = (progress.qp.take(), progress.from);
         drop(progress);
         give_back(claim, stage, from);
+        // Not dropped under the lock.
+        let id = self.id.lock().take();
+        drop(id);
         let mut progress = self.shared.progress.lock();
         progress.stage = Stage::Failed;
         let is_pending = progress.is_pending;
@@ -1002,18 +1026,20 @@ impl Connection {
     }
 
     fn set_timers(&self, param: &abi::ConnParam) -> Result {
+        let id = self.id()?;
         if param.ack_timeout != 0 {
-            self.id.set_ack_timeout(param.ack_timeout)?;
+            id.set_ack_timeout(param.ack_timeout)?;
         }
-        self.id.set_min_rnr_timer(param.min_rnr_timer)
+        id.set_min_rnr_timer(param.min_rnr_timer)
     }
 
     /// Brings `qp` to RTS with the manager's attributes and `param`; returns the negotiated
     /// parameters. Sleeps.
     fn bring_up(&self, qp: &QpObject, param: &abi::ConnParam) -> Result<abi::ConnParam> {
+        let id = self.id()?;
         let mut agreed = *param;
         for state in [State::Init, State::Rtr, State::Rts] {
-            let known = self.id.lock().qp_attributes(state);
+            let known = id.lock().qp_attributes(state);
             // The manager knows before its handler does that the peer has gone.
             let (mut attributes, mask) =
                 known.map_err(|err| if err == EINVAL { econnreset() } else { err })?;
@@ -1071,9 +1097,7 @@ impl Connection {
             rnr_retry_count: param.rnr_retry,
             qp_num: qp.number(),
         };
-        let id = self.id.lock();
-        let answered = id.accept(&parameters, private_data);
-        drop(id);
+        let answered = (self.id()).and_then(|id| id.lock().accept(&parameters, private_data));
         answered.map_err(|err| {
             let err = self.explain(Stage::Accepting, err);
             self.shared.progress.lock().is_pending = false;
@@ -1148,7 +1172,8 @@ impl Connection {
     /// Returns [`eisconn`] when it was accepted, [`enotconn`] when it is over, and [`ENOMEM`] when
     /// the message could not be sent for want of memory: then the request still waits.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
-        let id = self.id.lock();
+        let id = self.id().ok();
+        let id = id.as_ref().map(|id| id.lock());
         let mut progress = self.shared.progress.lock();
         match progress.stage {
             // A requester that has gone is not told.
@@ -1157,7 +1182,8 @@ impl Connection {
             _ => return Err(enotconn()),
         }
         drop(progress);
-        if id.reject(cm::REJECT_CONSUMER, private_data) == Err(ENOMEM) {
+        let rejected = id.map_or(Ok(()), |id| id.reject(cm::REJECT_CONSUMER, private_data));
+        if rejected == Err(ENOMEM) {
             self.shared.progress.lock().stage = Stage::Requested;
             return Err(ENOMEM);
         }
@@ -1168,7 +1194,8 @@ impl Connection {
     /// Ends the connection, and moves its queue pair to ERR. Sleeps. Returns [`enotconn`] when it
     /// is not established.
     pub(crate) fn disconnect(&self) -> Result {
-        let id = self.id.lock();
+        let id = self.id().map_err(|_| enotconn())?;
+        let id = id.lock();
         let mut progress = self.shared.progress.lock();
         if progress.stage != Stage::Established {
             return Err(enotconn());
@@ -1215,8 +1242,9 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
+#[pinned_drop]
+impl PinnedDrop for Connection {
+    fn drop(self: Pin<&mut Self>) {
         // The manager tells the peer when the identifier is dropped.
         let mut progress = self.shared.progress.lock();
         if progress.stage == Stage::Established {

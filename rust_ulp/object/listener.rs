@@ -294,6 +294,7 @@ impl Backlog {
         let request = arrived.as_ref().ok_or(EINVAL)?;
         let shared = Shared::requested(request, self.file.clone(), self.clone())?;
         let prepared = cm::Prepared::new(shared.clone())?;
+        let identifier = UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?;
         let room = UniqueArc::new_uninit(GFP_KERNEL)?;
         let mut waiting = self.waiting.lock();
         let place = match waiting.closed {
@@ -306,8 +307,9 @@ impl Backlog {
         let Some(request) = arrived.take() else {
             return Err(EINVAL);
         };
-        let connection = Connection::of_request(request.keep(prepared), shared);
-        *place = Some(room.write(connection).into());
+        let id = identifier.write(request.keep(prepared)).into();
+        let Ok(connection) = room.pin_init_with(Connection::of_identifier(id, shared));
+        *place = Some(connection.into());
         waiting.len = waiting.len.saturating_add(1);
         Ok(())
     }

@@ -36,6 +36,8 @@ SECOND = 10**9
 PATIENCE = ulp.PATIENCE
 ROUNDS = ulp.count("ULP_ROUNDS", 5)
 FLUSHED = 5
+# An attempt whose route or source has gone.
+AWAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL)
 ACCESS = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
 # What a stock peer would ask for; the acknowledgement's time-out is short, so that a peer that
 # is gone is noticed, but longer than a second guest may sleep.
@@ -1794,6 +1796,126 @@ def test_killed(r):
     )
     r.equal("then nobody listens", error_of(connect, bare, "10.9.0.1", got.addr.port), "ECONNREFUSED")
     bare.file.close()
+
+
+class Elsewhere:
+    """A file on one device, and attempts whose route or source belongs to h2's other device."""
+
+    # rxe goes whole by rmmod, in the order of its devices: that of the file is the last one.
+    OWN = ulp.DEV1 if ulp.HCA else "rxe3"
+
+    def __init__(self):
+        third = (
+            "{ ip -n h2 link show d3 || ip -n h2 link add d3 up type dummy; } >/dev/null 2>&1",
+            "{ [ -e /sys/class/infiniband/rxe3 ] || ip netns exec h2 rdma link add rxe3 type rxe netdev d3; }",
+        )
+        self.ready = ulp.shell(" && ".join(["two-hosts up", *(third if not ulp.HCA else ())]))
+        self.bare = Bare("h2", self.OWN, 6)
+        self.left = list(self.bare.qps)
+
+    def attempt(self, dst, **more):
+        """CONNECT with one more queue pair; its errno and its struct."""
+        more = {"flags": 0 if "timeout_ns" in more else N["NONBLOCK"]} | more
+        return self.bare.file.issue(
+            "CONNECT", S["connect"](qp=self.left.pop().handle, dst=addr(dst, 7), param=param(), **more)
+        )
+
+    def failed(self, arg):
+        """The errno of an attempt that ended; None when it does not end."""
+        if until(lambda: query(self.bare.file, arg.handle).state == N["CONN_FAILED"], 40):
+            return finish(self.bare, arg)
+        return None
+
+    def pending(self, **more):
+        """An attempt that is pending now. The one before may have ended, on a busy machine."""
+        while True:
+            _, arg = self.attempt("10.9.0.98", src=addr("10.9.0.2"), **more)
+            if query(self.bare.file, arg.handle).state == N["CONN_CONNECTING"]:
+                return arg
+
+
+def our_identifiers():
+    """The identifiers of the connection manager that are bound to a device, and are the module's."""
+    shown = subprocess.run(["rdma", "resource", "show", "cm_id"], capture_output=True, text=True, check=True).stdout
+    return [line for line in shown.splitlines() if "rust_ulp" in line]
+
+
+def goes(command, file):
+    """Takes a device away by a command, while a network namespace exits: its status, and whether the namespace went.
+    Who hangs goes on when `file` is closed."""
+    lines = "ip netns add gone && ip -n gone link add g0 type veth peer name gone1 netns 1"
+    if ulp.shell(lines) != (0, ""):
+        return "no namespace", False
+    words = ["sh", "-c", command]
+    process = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    ulp.shell("ip netns del gone")
+    try:
+        result = process.wait(20 * PATIENCE), process.stdout.read()
+    except subprocess.TimeoutExpired:
+        result = "it does not end"
+    # What stands in the namespace goes with it, when all that the namespace has of RDMA has gone.
+    went = until(lambda: not os.path.exists("/sys/class/net/gone1"), 20)
+    if isinstance(result, str):
+        file.close()
+        process.wait(40 * PATIENCE)
+    return result, bool(went)
+
+
+def test_elsewhere(r):
+    """A device goes to which an attempt of a file on another device belonged, or belongs. Nobody closes the file."""
+
+    def by_route(x):
+        """The route to h1 begins at h2's device. An event tells the end."""
+        return [(x.attempt("10.9.0.1")[1], errno.EXDEV)]
+
+    def by_source(x):
+        return [(x.attempt("10.9.0.1", src=addr("10.9.0.2"))[1], errno.EXDEV)]
+
+    def timed_out(x):
+        """The command ends before the attempt."""
+        arg = x.pending(timeout_ns=1)
+        arg.flags = 0
+        return [(arg, errno.EHOSTUNREACH)]
+
+    def of_all(x):
+        return [*by_route(x), *by_source(x), *timed_out(x)]
+
+    rmmod = "rmmod rdma_rxe"
+    cases = [
+        ("link del, a route", f"rdma link del {ulp.DEV2}", by_route, False),
+        ("link del, a source", f"rdma link del {ulp.DEV2}", by_source, False),
+        ("link del, a pending source", f"rdma link del {ulp.DEV2}", None, True),
+        ("link del of the netdev", "ip -n h2 link del w2", of_all, True),
+        ("rmmod", rmmod, of_all, True),
+    ]
+    if ulp.HCA:
+        cases = [("unplugged", f"echo 1 >/sys/class/infiniband/{ulp.DEV2}/device/remove", of_all, True)]
+    for name, command, fail, waits in cases:
+        x = Elsewhere()
+        r.equal(f"{name}: a third device", x.ready, (0, ""))
+        over = [(arg, want, x.failed(arg)) for arg, want in (fail(x) if fail else ())]
+        r.equal(f"{name}: attempts that failed", [got for _, _, got in over], [want for _, want, _ in over])
+        r.equal(f"{name}: have no identifier", our_identifiers(), [])
+        if waits:
+            asleep = Thread(x.attempt, "10.9.0.97", src=addr("10.9.0.2"), timeout_ns=hang_ns(40))
+            pending = x.pending()
+        r.equal(
+            f"{name}: the device goes, and a namespace that exits meanwhile",
+            goes(command, x.bare.file),
+            ((0, ""), True),
+        )
+        if x.bare.file.fd < 0:
+            break
+        if waits and command != rmmod:
+            got = x.failed(pending)
+            r.check(f"{name}: what was pending has failed", got in AWAY, got)
+        if waits:
+            got = asleep.end()[0]
+            r.check(f"{name}: who waits is told", got in (*AWAY, errno.ENODEV), got)
+        x.bare.file.close()
+    r.equal("the hosts are there again", ulp.shell("rdma link del rxe3; two-hosts up")[0] if not ulp.HCA else 0, 0)
 
 
 def test_removal_under_load(r):
