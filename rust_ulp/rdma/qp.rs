@@ -82,6 +82,11 @@ use kernel::{
 /// task runs the second time.
 const RESETS: u32 = 3;
 
+/// The least number of these attempts on rxe, when the queue pair was in RTR. The first stops the
+/// receive task for a moment, and a packet that arrives in that moment stays queued; no other arrives
+/// in RESET. The second drops it. See [`Qp::release_packets`].
+const RESETS_OF_RXE: u32 = 2;
+
 /// A queue pair: `struct ib_qp`.
 ///
 /// Dropping it moves it to ERR, waits until the handlers of all its requests have returned, and
@@ -132,6 +137,11 @@ pub(crate) struct Qp<H: WrHandler> {
     /// Whether the event that ends the use of the shared receive queue was reported, or is not to
     /// be.
     finished: AtomicFlag,
+    /// Whether the driver is rxe, which may keep packets, see [`Qp::release_packets`].
+    is_rxe: bool,
+    /// On rxe, the number of the newest receive when the queue pair last was on the way to RTR or to
+    /// RESET; [`u64::MAX`] if it never was in RTR.
+    quiet_since: Atomic<u64>,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     pd: Arc<Pd>,
@@ -194,6 +204,8 @@ impl<H: WrHandler> Qp<H> {
                 addressed: AtomicFlag::new(false),
                 receives: AtomicFlag::new(false),
                 finished: AtomicFlag::new(false),
+                is_rxe: pd.device().is_driven_by(c"rdma_rxe"),
+                quiet_since: Atomic::new(u64::MAX),
                 member: Member::new(handler, shared),
                 qp_type,
                 capacity,
@@ -567,9 +579,16 @@ impl<H: WrHandler> Qp<H> {
         let drained = to != bindings::IB_QPS_RESET || self.drain();
         if from == bindings::IB_QPS_INIT && to == bindings::IB_QPS_RTR {
             self.begin_receiving();
+            self.note_quiet();
         }
+        let resets = if self.is_rxe && from > bindings::IB_QPS_INIT {
+            self.note_quiet();
+            RESETS_OF_RXE
+        } else {
+            1
+        };
         let result = fault::point().and_then(|()| {
-            for _ in 0..RESETS {
+            for turn in 1..=RESETS {
                 let mut raw = attributes.to_raw(self.pd.device(), mask);
                 // SAFETY: The queue pair and the attributes are valid.
                 to_result(unsafe {
@@ -577,7 +596,9 @@ impl<H: WrHandler> Qp<H> {
                 })
                 .inspect_err(|&err| self.settle(err, from, to, mask))?;
                 let is_there = |state| state == bindings::IB_QPS_RESET;
-                if to != bindings::IB_QPS_RESET || self.device_state().is_none_or(is_there) {
+                if to != bindings::IB_QPS_RESET
+                    || turn >= resets && self.device_state().is_none_or(is_there)
+                {
                     break;
                 }
             }
@@ -773,6 +794,53 @@ impl<H: WrHandler> Qp<H> {
         self.member.shared().is_some() || has_posted(&self.send) || has_posted(&self.recv)
     }
 
+    /// Notes that packets which arrive from now on may stay queued in rxe.
+    fn note_quiet(&self) {
+        if self.is_rxe {
+            let number = self.recv.lists.lock().number;
+            self.quiet_since.store(number, Relaxed);
+        }
+    }
+
+    /// Has rxe drop the packets that it keeps for a queue pair which is about to be destroyed. Sleeps.
+    ///
+    /// `rxe_disable_task()` (rxe_task.c) stops the receive task for a moment, on the way to RESET
+    /// (`rxe_qp_reset()`) and to RTR (`rxe_qp_from_attr()`). A packet that `rxe_resp_queue_pkt()`
+    /// queues in that moment schedules nothing, and `rxe_enable_task()` does not do so later. It stays
+    /// until another one arrives, and holds a reference to this queue pair and, over loopback, to its
+    /// sender. `__rxe_cleanup()` waits 50 s for such references, uninterruptibly. Then the queue pair
+    /// is freed in spite of them.
+    ///
+    /// The change to ERR schedules the task. A receive that has completed since then shows that the
+    /// task has run; its acknowledgment may be on its way, see [`Self::has_work`].
+    fn release_packets(&self) {
+        let quiet_since = self.quiet_since.load(Relaxed);
+        let is_quiet = self.recv.lists.lock().done() <= quiet_since;
+        if quiet_since == u64::MAX || !is_quiet || self.state() == State::Err {
+            return;
+        }
+        if self.state() == State::Reset {
+            // The state table has no way from RESET to ERR. rxe has one port.
+            let mut raw = bindings::ib_qp_attr {
+                qp_state: bindings::IB_QPS_INIT,
+                port_num: 1,
+                ..Default::default()
+            };
+            let also = match self.qp_type {
+                QpType::Ud => mask::QKEY,
+                _ => mask::ACCESS_FLAGS,
+            };
+            let mask = mask::STATE | mask::PKEY_INDEX | mask::PORT | also;
+            // SAFETY: The queue pair and the attributes are valid.
+            let err = unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32) };
+            if err != 0 {
+                pr_warn_once!("rxe refused to move a queue pair to INIT: {}\n", err);
+                return;
+            }
+        }
+        self.fail();
+    }
+
     /// Waits until the completions that the core has polled are handled. Sleeps.
     fn synchronize(&self) {
         self.send_cq.synchronize();
@@ -821,6 +889,7 @@ impl<H: WrHandler> PinnedDrop for Qp<H> {
         if self.has_work() {
             self.drain();
         }
+        self.release_packets();
         fault::step();
         // SAFETY: Owned, and nobody uses it any more. A completion that is being handled, since it
         // was not drained, uses the slots only.

@@ -161,6 +161,14 @@ pub(super) struct Lists {
     pause: u64,
 }
 
+impl Lists {
+    /// Returns the number of the newest request that the device is done with, unless the queue is
+    /// shared.
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+}
+
 /// A request that is being posted.
 pub(super) struct NewWr<'a, R> {
     /// There is one; [`Queue::push`] takes it.
