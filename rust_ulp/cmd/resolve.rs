@@ -22,7 +22,10 @@ use crate::{
         MAX_INLINE,
         MAX_MESSAGE, //
     },
-    logic::cq_ring::CqRing,
+    logic::cq_ring::{
+        CqRing,
+        Reserved, //
+    },
     object::{
         batch::{
             decoded,
@@ -340,31 +343,53 @@ struct CqReservation<'a> {
     /// Whether the requests add entries to the ring. Others only count as in flight.
     in_ring: bool,
     left: u32,
+    /// How many of the requests need not be reported by the device.
+    silent: u32,
 }
 
 impl<'a> CqReservation<'a> {
     /// Takes room for one request from `reservation`. If that has none in `ring`, first reserves
-    /// room for up to `left` requests there. Returns [`EAGAIN`] if the ring is full.
+    /// room for up to `left` requests there. Returns whether the device must report the request,
+    /// and [`EAGAIN`] if the ring is full.
     #[inline(always)]
-    fn take(reservation: &mut Option<Self>, ring: &'a Ring, in_ring: bool, left: u32) -> Result {
+    fn take(
+        reservation: &mut Option<Self>,
+        ring: &'a Ring,
+        in_ring: bool,
+        left: u32,
+    ) -> Result<bool> {
         if let Some(had) = reservation {
             if had.left > 0 && core::ptr::eq(had.ring, ring) {
-                had.left = had.left.saturating_sub(1);
-                return Ok(());
+                return Ok(had.take_one());
             }
         }
         *reservation = None;
-        let got = if in_ring {
+        let Reserved { count, silent } = if in_ring {
             ring.reserve(left.max(1))?
         } else {
-            ring.admit(left.max(1))?
+            // The device reports the last request of each run.
+            let count = ring.admit(left.max(1))?;
+            Reserved {
+                count,
+                silent: count,
+            }
         };
-        *reservation = Some(Self {
+        let new = reservation.insert(Self {
             ring,
             in_ring,
-            left: got.saturating_sub(1),
+            left: count,
+            silent,
         });
-        Ok(())
+        Ok(new.take_one())
+    }
+
+    /// Takes room for one request. Returns whether the device must report it.
+    #[inline(always)]
+    fn take_one(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        let must_report = self.silent == 0;
+        self.silent = self.silent.saturating_sub(1);
+        must_report
     }
 }
 
@@ -501,7 +526,8 @@ fn admit_plain<'a>(
     (index, wr): (u32, &abi::Wr),
     cache: &mut LookupCache<'a>,
 ) -> Result<(Request, Flags)> {
-    CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
+    let must_report =
+        CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
     let signaled = wr.flags & abi::SEND_SIGNALED != 0 || run.sig_all || run.is_recv;
     let kept = Request {
         user_data: wr.user_data,
@@ -512,7 +538,7 @@ fn admit_plain<'a>(
     };
     let flags = Flags {
         fence: wr.flags & abi::SEND_FENCE != 0,
-        signaled: ctx.is_reported(run, signaled),
+        signaled: ctx.is_reported(run, signaled || must_report),
         solicited: wr.flags & abi::SEND_SOLICITED != 0,
     };
     Ok((kept, flags))
@@ -779,7 +805,8 @@ fn push<'a>(
     let extent = check_memory(ctx, run, &item, cache)?;
     let length = extent.length;
     let operation = operation(ctx.table, run.queue, request.op, length)?;
-    CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
+    let must_report =
+        CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
     // From here on, the request owns the room and returns it.
     let signaled = request.signaled || run.sig_all || run.is_recv;
     let kept = Request {
@@ -792,7 +819,7 @@ fn push<'a>(
     };
     let flags = Flags {
         fence: request.fence,
-        signaled: ctx.is_reported(run, signaled),
+        signaled: ctx.is_reported(run, signaled || must_report),
         solicited: request.solicited,
     };
     append(

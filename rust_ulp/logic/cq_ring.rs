@@ -5,6 +5,12 @@
 //! Every request reserves an entry in the ring of its completion queue before it is posted. So
 //! every completion has a place, whatever user space does with the ring.
 //!
+//! A send request that is not signaled gives its entry back when the device reports a later request
+//! of its queue pair. Nothing obliges user space to post one. So the device reports each send whose
+//! entry leaves less than half of the ring free, see [`Reserved::silent`]: the others hold half of
+//! the ring at most, and a full ring always has entries that are unread or whose requests the device
+//! reports.
+//!
 //! [`CqRing`] names what a ring is made of: a lock, memory, wait queues. Its provided methods are
 //! the protocol. The host tests compile them for threads of loom.
 
@@ -36,6 +42,17 @@ pub enum Failure {
     NoStream,
     /// The stream was canceled.
     Canceled,
+}
+
+/// Entries that [`CqRing::reserve`] keeps free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub)]
+pub struct Reserved {
+    /// The number of entries.
+    pub count: u32,
+    /// The number of entries that leave at least half of the ring free, when they are used one by
+    /// one. The device must report the requests that use the other entries.
+    pub silent: u32,
 }
 
 /// The words of the header that change after its creation.
@@ -223,14 +240,15 @@ pub trait CqRing: Sized {
     /// Traces an entry that became the one before `tail`; `wake` says whether it woke waiters.
     fn trace(&self, entry: &Self::Entry, tail: u32, unread: u32, wake: bool);
 
-    /// Keeps entries free for `count` requests, or for as many as there is room for, and returns
-    /// how many. [`Failure::Full`] when all are unread or reserved, or the device has as many
-    /// requests as there are entries.
-    fn reserve(&self, count: u32) -> Result<u32, Self::Error> {
+    /// Keeps entries free for `count` requests, or for as many as there is room for. Fails with
+    /// [`Failure::Full`] when all are unread or reserved, or the device has as many requests as
+    /// there are entries.
+    fn reserve(&self, count: u32) -> Result<Reserved, Self::Error> {
         let mut state = self.lock();
+        let half = state.producer.entries().div_ceil(2);
         // Entries that were unread at the last look may have been read since.
         let mut free = state.room(state.producer.unread());
-        if free < count {
+        if free < half.saturating_add(count) {
             let unread = state.look(self.header());
             free = state.room(unread);
         }
@@ -239,7 +257,10 @@ pub trait CqRing: Sized {
             return Err(Failure::Full.into());
         }
         state.reserved = state.reserved.saturating_add(count);
-        Ok(count)
+        Ok(Reserved {
+            count,
+            silent: free.saturating_sub(half).min(count),
+        })
     }
 
     /// Undoes [`Self::reserve`] for `count` requests, which make no completion.

@@ -2054,7 +2054,9 @@ struct rust_ulp_wr {
  * of the array.
  *
  * EAGAIN: a queue is full. This includes the completion queue, which must have room for every
- * request in flight. Poll completions and try again.
+ * request in flight, signaled or not. The queue then has unread completions, or the device is about
+ * to complete requests. Unsignaled requests make room without a completion when the device has
+ * completed them, whatever follows. Poll completions and try again.
  *
  * The command succeeds if it has posted all requests, whatever ends the wait. @wait_error says
  * that:

@@ -23,7 +23,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
 from lifetime import LONG, ended, in_background
-from ulp import N, S, Buffer, Cq, Qp, UserBuffer, error_of, pair, pattern
+from ulp import N, S, Buffer, Cq, Qp, SubmitRing, UserBuffer, error_of, pair, pattern
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
 
@@ -309,6 +309,77 @@ def test_silent(r):
     c, d = connected(flags=N["QP_SIG_ALL"])
     c.file.submit([c.write(d, 8, flags=0, user_data=i) for i in range(3)])
     r.equal("with SIG_ALL each makes one", [x.user_data for x in c.cq.wait(3)], [0, 1, 2])
+
+
+def all_posted(post, wr, count, batch=5):
+    """Posts `count` requests like `wr`, some at a time, when there is room, which only the device makes.
+
+    Returns how many were posted, and the last error.
+    """
+    why, posted = "none", 0
+    while why == "none" and posted < count:
+        why = ulp.until(lambda: (got := error_of(post, [wr] * batch)) != "EAGAIN" and got, 5) or "EAGAIN"
+        posted += batch * (why == "none")
+    return posted, why
+
+
+def test_unreported(r):
+    """Unsignaled sends do not fill a completion queue that is shorter than half of their send queue."""
+    a, b = pair(depth=256, entries=64, access=ALL)
+    ring = SubmitRing(a.file, 8)
+
+    def kick(wrs):
+        at = ring.tail
+        for wr in wrs:
+            ring.put(wr)
+        try:
+            ring.kick()
+        except OSError:
+            ring.tail = at
+            raise
+
+    far = {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
+    for what, wr in (
+        ("of 8 bytes", a.write(b, 8, flags=0)),
+        ("without an element", a.qp.wr("RDMA_WRITE", flags=0, **far)),
+    ):
+        for how, post in (("SUBMIT", a.file.submit), ("KICK", kick)):
+            name = f"{how} of 600 unsignaled writes {what}, send queue of 256, completion queue of 64"
+            if not r.equal(f"{name}: all are posted", all_posted(post, wr, 600), (600, "none")):
+                return
+            r.equal(f"{name}: none has a completion", a.cq.reap(), [])
+    error = all_posted(a.file.submit, a.write(b, 8, user_data=7), 1, batch=1)
+    r.equal("a signaled write after unsignaled ones: posted", error, (1, "none"))
+    r.equal("... it makes the only completion", [(c.user_data, c.status) for c in a.cq.wait(1)], [(7, 0)])
+
+
+def test_unreported_shared(r):
+    """Queue pairs that each leave unsignaled sends do not fill their common completion queue together."""
+    ulp.not_on_iwarp("queue pairs that QP_MODIFY connects")
+    a, b = pair(entries=256)
+    pairs = [(a.qp, b.qp)]
+    for _ in range(15):
+        here, there = Qp(a.file, a.pd, a.cq), Qp(b.file, b.pd, b.cq)
+        here.connect(there.num, b.file.gid().gid, there.num, here.num, lid=b.file.lid())
+        there.connect(here.num, a.file.gid().gid, here.num, there.num, lid=a.file.lid())
+        pairs.append((here, there))
+
+    def write(qp, **fields):
+        return qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey, **fields)
+
+    got = []
+    for qp, _ in pairs:
+        got.append(all_posted(a.file.submit, write(qp, flags=0), 30, batch=30))
+        if got[-1][1] != "none":
+            break
+    r.equal("30 unsignaled writes on each of 16 queue pairs of a completion queue of 256", got, [(30, "none")] * 16)
+    errors = [all_posted(a.file.submit, write(qp, user_data=i), 1, batch=1) for i, (qp, _) in enumerate(pairs)]
+    r.equal("then a signaled write on each: posted", errors, [(1, "none")] * 16)
+    r.equal(
+        "... these make the only completions",
+        sorted((c.user_data, c.status) for c in a.cq.wait(16)),
+        [(i, 0) for i in range(16)],
+    )
 
 
 def test_delivery(r):

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What completes a command of io_uring, what the end of a ring costs, and submission rings.
 
-    uring.py exit|resubmit|destroyed|kick
+    uring.py exit|resubmit|destroyed|kick|unreported
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -155,6 +155,45 @@ def test_kick(r):
         ring.map.close()
         a.file.destroy(ring.handle)
     r.equal("a ring that is destroyed", kick(ring=SubmitRing(a.file, 1), handle=ring.handle), (1, [-errno.ENOENT]))
+
+
+def test_unreported(r):
+    """Unsignaled sends of a submission ring leave room in a short completion queue for commands of every kind."""
+    a, b = ulp.pair(depth=256, entries=64)
+    ring, uring = SubmitRing(a.file, 8), Uring()
+    silent = a.write(b, 8, flags=0)
+
+    def run(number, command):
+        uring.prepare(a.file.fd, N[number], command, None)
+        call = uring.enter(1, 0)
+        call.function(*call.args)
+        return uring.wait(1)[0][1]
+
+    def when_room(number, command):
+        """Issues a command until it finds room, which only the device makes; its result."""
+        full = -errno.EAGAIN
+        done = ulp.until(lambda: (res := run(number, command)) != full and (res,), 5)
+        return done[0] if done else full
+
+    def kick():
+        ring.header.tail = ring.tail
+        return when_room("URING_KICK", bytes(S["uring_kick"](ring=ring.handle)))
+
+    posted = []
+    while len(posted) < 100 and (not posted or posted[-1] == 6):
+        for _ in range(6):
+            ring.put(silent)
+        posted.append(kick())
+    r.equal("URING_KICK of 600 unsignaled writes, completion queue of 64: all are posted", set(posted), {6})
+    r.equal("... and none has a completion", a.cq.reap(), [])
+    got = when_room("URING_REQUEST", bytes(a.write(b, 8)))
+    r.equal("a request by io_uring after unsignaled ones succeeds", got, 0)
+    wrs = (S["wr"] * 2)(silent, a.write(b, 8, user_data=7))
+    for flags, want in ((0, []), (N["URING_RING"], [(7, 0)])):
+        batch = S["uring_batch"](wrs=ctypes.addressof(wrs), nr_wrs=2, wr_size=ctypes.sizeof(S["wr"]), flags=flags)
+        got = when_room("URING_BATCH", bytes(batch))
+        done = [(c.user_data, c.status) for c in a.cq.wait(len(want))]
+        r.equal(f"a batch with flags {flags} after unsignaled ones succeeds", (got, done), (2, want))
 
 
 class Destroyed:

@@ -482,7 +482,7 @@ fn complete(ring: &Ring, count: u64) {
 /// Posts a list of two requests, or as much of it as there is room for, and gives `back` of these
 /// places. Returns how many it posted.
 fn post_list(ring: &Ring, back: u32) -> u32 {
-    let places = ring.reserve(2).unwrap_or(0);
+    let places = ring.reserve(2).map_or(0, |got| got.count);
     if ring.flaw == Flaw::Room {
         ring.release(places.saturating_sub(1));
     }
@@ -949,20 +949,54 @@ fn has_room_for_what_is_reserved() {
     });
 }
 
+/// Reserves entries, and returns how many.
+fn reserved(ring: &Ring, count: u32) -> Result<u32, Failure> {
+    ring.reserve(count).map(|got| got.count)
+}
+
 #[test]
 fn reserves_as_much_as_there_is() {
     check(|| {
         let ring = ring(4, Flaw::Nothing);
-        assert_eq!(ring.reserve(3), Ok(3));
+        assert_eq!(reserved(&ring, 3), Ok(3));
         assert_eq!(ring.admit(2), Ok(1));
         assert_eq!(ring.reserve(1), Err(Failure::Full));
         ring.release(2);
         assert_eq!(ring.admit(1), Ok(1));
-        assert_eq!(ring.reserve(2), Ok(1));
+        assert_eq!(reserved(&ring, 2), Ok(1));
         assert_eq!(ring.admit(1), Err(Failure::Full));
         ring.leave(2);
         ring.release(2);
-        assert_eq!(ring.reserve(u32::MAX), Ok(4));
+        assert_eq!(reserved(&ring, u32::MAX), Ok(4));
+    });
+}
+
+/// Requests that the device does not report hold half of the ring at most.
+#[test]
+fn half_of_the_entries_are_for_silent_requests() {
+    check(|| {
+        let silent = |ring: &Ring, count| ring.reserve(count).map(|got| got.silent);
+        let half = ring(4, Flaw::Nothing);
+        assert_eq!(silent(&half, 1), Ok(1));
+        assert_eq!(silent(&half, 2), Ok(1));
+        assert_eq!(silent(&half, 1), Ok(0));
+        assert_eq!(silent(&half, 1), Err(Failure::Full));
+        half.release(4);
+        assert_eq!(silent(&half, 4), Ok(2));
+        assert_eq!(silent(&ring(1, Flaw::Nothing), 1), Ok(0));
+        // Unread entries and requests without an entry count until they are read, or done.
+        let other = ring(4, Flaw::Nothing);
+        assert_eq!(other.admit(1), Ok(1));
+        assert_eq!(silent(&other, 2), Ok(1));
+        other.push(&1);
+        other.push(&2);
+        assert_eq!(silent(&other, 1), Ok(0));
+        other.release(1);
+        other.header.head.store_release(2);
+        assert_eq!(silent(&other, 2), Ok(1));
+        other.leave(1);
+        other.release(2);
+        assert_eq!(silent(&other, 2), Ok(2));
     });
 }
 
