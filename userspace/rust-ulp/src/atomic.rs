@@ -129,9 +129,9 @@ macro_rules! numbers {
             #[doc = concat!("Adds to the `", stringify!($ty), "` in host order at `offset`, which wraps \
                 around, and returns what was there.")]
             ///
-            /// The addition is atomic for all processes of this host, but not for the atomic
-            /// operations of peers ([`FetchAdd`](crate::FetchAdd)): with most devices, Soft-RoCE
-            /// among them, these are atomic among themselves only.
+            /// The addition is atomic for all processes of this host. It is not atomic for the atomic
+            /// operations of peers, which with most devices, Soft-RoCE among them, are atomic among
+            /// themselves only: [`FetchAdd`](crate::FetchAdd) says what to do.
             ///
             /// # Errors
             ///
@@ -155,7 +155,7 @@ numbers! {
 impl Buffer {
     /// Stores `new` at `offset` if the `u64` there is `current`, and returns what was there.
     ///
-    /// The exchange is as atomic as [`Self::fetch_add_u64`].
+    /// The exchange is as atomic as [`Self::fetch_add_u64`]: not for the atomic operations of peers.
     ///
     /// # Errors
     ///

@@ -592,7 +592,8 @@ impl<'a> Post<'a, Ud> for SendTo<'a> {}
 
 /// A compare-and-swap of 8 aligned bytes of the peer's memory.
 ///
-/// The word has the byte order of the peer's processor, and `result` that of this one: see
+/// The word has the byte order of the peer's processor, and `result` that of this one. The operation
+/// is atomic for other atomic operations of the same device, but not for the peer's processor: see
 /// [`FetchAdd`].
 ///
 /// Needs [`Access::REMOTE_ATOMIC`].
@@ -624,8 +625,13 @@ impl<'a> Post<'a, Rc> for CompareSwap<'a> {}
 ///
 /// The word has the byte order of the peer's processor, as its program sees it with
 /// [`Buffer::load_u64`](crate::Buffer::load_u64). What was there comes to `result` in the byte order
-/// of this one. Sums wrap. The operation is atomic for other such operations of the same device,
-/// and for the peer's processor only where the device says so (software devices do).
+/// of this one. Sums wrap.
+///
+/// The operation is atomic for the atomic operations of all peers that come through the same device.
+/// It is not atomic for the peer's processor: with most devices, Soft-RoCE among them, an addition by
+/// [`Buffer::fetch_add_u64`](crate::Buffer::fetch_add_u64) or a store at the same time is lost, or
+/// loses this one. A program on the peer's host that changes the word, too, posts its own atomic
+/// operations to a queue pair that is connected to that device. Loading the word is safe.
 ///
 /// ```no_run
 /// # use rust_ulp::*;
