@@ -82,8 +82,118 @@ need_value() { [ "$2" -ge 2 ] || usage_error "$1 needs a value"; }
 is_number() { [[ $1 =~ ^[1-9][0-9]{0,6}$ ]]; }
 is_kver() { [[ $1 =~ ^[0-9]+\.[0-9]+[A-Za-z0-9.+~-]*$ ]]; }
 
-# phase WORDS: one line about what a running step does now.
-phase() { printf '  %4ds  %s\n' $((SECONDS - step_start)) "$*" >&"${phase_fd:-2}"; }
+# phase WORDS: one line about what the running step, $step_label, does now. Steps run side by side.
+phase() { printf '  %-10s %4ds  %s\n' "$step_label" $((SECONDS - step_start)) "$*" >&"${phase_fd:-2}"; }
+
+# is_alive PID: whether that process is there and has not ended.
+is_alive() {
+	local line
+	{ read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
+	[[ ${line##*) } != Z* ]]
+}
+
+# descendants PID...: these processes and all that come from them, the oldest first.
+descendants() {
+	local stat line parent pid
+	local -A children=()
+	for stat in /proc/[0-9]*/stat; do
+		# The name, in parentheses, may have anything in it; state and parent follow.
+		{ read -r line <"$stat"; } 2>/dev/null || continue
+		pid=${stat#/proc/}
+		line=${line##*) }
+		parent=${line#* }
+		children[${parent%% *}]+=" ${pid%/stat}"
+	done
+	while [ $# -gt 0 ]; do
+		echo "$1"
+		# shellcheck disable=SC2086
+		set -- "${@:2}" ${children[$1]:-}
+	done
+}
+
+# signal SIGNAL PID...: those that are there get it.
+signal() { kill "-$1" "${@:2}" 2>/dev/null || :; }
+
+# living PID...: those that have not ended.
+living() {
+	local pid
+	for pid; do ! is_alive "$pid" || echo "$pid"; done
+}
+
+# end_tree PID...: ends these processes and all that come from them: by SIGTERM, those that are there ten seconds
+# later by SIGKILL. What one of them starts to clean up is let alone until then.
+end_tree() {
+	local pids=() found deadline=$((SECONDS + 10))
+	# Stopped, they start no other meanwhile.
+	while mapfile -t found < <(descendants "$@") && [ "${#found[@]}" != "${#pids[@]}" ]; do
+		pids=("${found[@]}")
+		signal STOP "${pids[@]}"
+	done
+	signal TERM "${pids[@]}"
+	signal CONT "${pids[@]}"
+	while mapfile -t pids < <(living "${pids[@]}") && [ ${#pids[@]} -gt 0 ]; do
+		if [ $SECONDS -ge $deadline ]; then
+			mapfile -t pids < <(descendants "${pids[@]}")
+			signal KILL "${pids[@]}"
+			return
+		fi
+		sleep 0.1
+	done
+}
+
+# guard ARG...: runs this script with ARG in a process that it watches, and exits with its status. A signal that
+# ends this shell (Ctrl-C) ends all that came from that process, guests too; then `when_stopped` runs, where the
+# script has that function. In that process it does nothing.
+guard() {
+	local child status=0
+	[ -z "${RUST_ULP_GUARDED:-}" ] || return 0
+	(
+		export RUST_ULP_GUARDED=1
+		# The lock is this shell's alone: guests may stay up for longer.
+		[ -z "${checkout_fd:-}" ] || exec {checkout_fd}>&-
+		# In a session of its own, so that what a terminal or timeout(1) sends to all comes to this shell alone,
+		# which can still see who came from whom.
+		exec setsid "$BASH" "$0" "$@"
+	) <&0 &
+	child=$!
+	# shellcheck disable=SC2064
+	trap "guard_end $child 130" INT
+	# shellcheck disable=SC2064
+	trap "guard_end $child 143" TERM HUP
+	wait $child || status=$?
+	exit $status
+}
+
+guard_end() {
+	trap '' INT TERM HUP
+	say "${0##*/}: ending what was started"
+	end_tree "$1"
+	! declare -F when_stopped >/dev/null || when_stopped
+	exit "$2"
+}
+
+# checkout_lock WHAT: one run at a time builds and boots in this checkout. Says which one it waits for: the file
+# has the holder's PID and its WHAT. Held until this shell ends; what it runs does not lock again.
+checkout_lock() {
+	local file=$repo/build/.run-lock
+	[ "${RUST_ULP_RUN_LOCK:-}" != held ] || return 0
+	mkdir -p "$repo/build"
+	exec {checkout_fd}<>"$file"
+	if ! flock -n "$checkout_fd"; then
+		say "another run is at work in this checkout, process $(cat "$file"): waiting for its end"
+		flock "$checkout_fd"
+	fi
+	echo "$$ $1" >"$file"
+	export RUST_ULP_RUN_LOCK=held
+}
+
+# need_disk DIRECTORY GB WHAT: ends the script when less is free where the directory is or will be.
+need_disk() {
+	local dir=$1 free
+	while [ ! -d "$dir" ]; do dir=$(dirname "$dir"); done
+	free=$(($(df -Pk "$dir" | awk 'NR == 2 { print $4 }') / 1048576))
+	[ "$free" -ge "$2" ] || die "$3 needs $2 GB in $1, and $free GB are free there (RUST_ULP_CACHE moves the lab's cache)"
+}
 
 # lock NAME [-s]: waits for the lock, at most an hour; held until the shell
 # that took it ends, and by what it runs.
@@ -112,11 +222,12 @@ fresh() { [ "$(cat "$1/.stamp" 2>/dev/null)" = "$2" ]; }
 
 # step NAME LIMIT WORDS INPUTS FUNCTION [ARG...]: makes $cache/NAME by calling
 # FUNCTION with an empty directory and ARG, unless what is there was made from
-# the same inputs. LIMIT is the longest it may take, in seconds.
+# the same inputs. LIMIT is the longest it may take, in seconds. When it fails,
+# explain_FUNCTION LOG, where there is one, says why.
 step() {
 	local name=$1 limit=$2 words=$3 inputs=$4 fn=$5
 	shift 5
-	local dest=$cache/$name flat=${name//\//_} key new log pid rc=0 told=0
+	local dest=$cache/$name flat=${name//\//_} step_label=${name%%/*} key new log pid rc=0 told=0
 	key=$(printf '%s\n' "$inputs" "$(declare -f "$fn")" | sha256sum | cut -c1-16)
 	fresh "$dest" "$key" && return
 	# Only asked whether it is there?
@@ -124,6 +235,7 @@ step() {
 	(
 		lock "$flat"
 		fresh "$dest" "$key" && exit 0
+		need_disk "$cache" "${step_disk:-2}" "$name"
 		new=$cache/tmp/$flat log=$cache/log/$flat.log
 		mkdir -p "$cache/tmp" "$cache/log" "$(dirname "$dest")"
 		remove "$new"
@@ -156,6 +268,7 @@ step() {
 		if [ $rc != 0 ]; then
 			tail -n 20 "$log" | sed 's/^/  | /' >&2
 			remove "$new"
+			! declare -F "explain_$fn" >/dev/null || "explain_$fn" "$log"
 			die "$name failed (status $rc); the whole log is $log"
 		fi
 		echo "$key" >"$new/.stamp"
