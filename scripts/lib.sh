@@ -349,20 +349,34 @@ default_kver() {
 	echo "${got:-$want}"
 }
 
-# successor WANT NAMED: what is taken for WANT, which has left the archive: the next
-# version that is in the list of kernels on standard input, for the pinned kernel and
-# for sid's at most what linux-image-amd64 names, NAMED. Nothing where there is none.
+# The series of kernels that the module is known to build for, from the first to the last.
+known_series="7.2 7.3"
+
+# series_of KVER: such as 7.2.
+series_of() { echo "${1%%[+-]*}" | cut -d. -f1-2; }
+
+# successor WANT NAMED: what is taken for WANT, which has left the archive, and why, of the list of kernels on
+# standard input: the version that follows it, in a series that the module is known to build for (its own, mostly);
+# else what linux-image-$ending names, NAMED, where it is later. Nothing where there is none.
 successor() {
-	local want=$1 named=$2 found
-	case $want in
-	"$next_kver") found=$({
-		cat
-		echo "$want"
-	} | sort -uV | awk -v from="$want" 'after { print; exit } $0 == from { after = 1 }') ;;
-	*) found=$(grep -xF -e "$named") ;;
-	esac
-	[ "$found" != "$want" ] || found=""
-	echo "$found"
+	local want=$1 named=$2 found kver
+	# Those that come after it.
+	found=$({ cat && echo "$want"; } | sort -uV | awk -v from="$want" 'after { print } $0 == from { after = 1 }')
+	while read -r kver; do
+		case " $known_series " in
+		*" $(series_of "$kver") "*)
+			if [ "$(series_of "$kver")" = "$(series_of "$want")" ]; then
+				echo "$kver it is the next one of that series"
+			else
+				echo "$kver of that series there is none, and the module is known to build for $(series_of "$kver")"
+			fi
+			return
+			;;
+		esac
+	done <<<"$found"
+	if grep -qxF -e "$named" <<<"$found"; then
+		echo "$named linux-image-$ending names it; the module is known to build for ${known_series// / and } only"
+	fi
 }
 
 # The debug kernel is made from the source of the stock one and named after it.
