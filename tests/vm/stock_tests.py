@@ -6,7 +6,7 @@
 
 Prints a line per test, `OUTCOME CLASS.TEST REASON`, where the outcome is ok, skip, fail or error. One
 that does not pass has a second turn, and that counts: they poll for so many seconds, which on a busy
-machine may be too few. The families are those of tests/pyverbs.md.
+machine may be too few. Standard error names it, with 'again:'. The families are those of tests/pyverbs.md.
 """
 
 import importlib
@@ -43,7 +43,7 @@ class Outcomes(unittest.TestResult):
 
     def bad(self, outcome, test, reason):
         if self.again and isinstance(test, unittest.TestCase):
-            print("#", outcome, test.id(), reason, file=sys.stderr)
+            print("again:", test.id(), outcome, reason, file=sys.stderr)
             type(test)(test._testMethodName).run(Outcomes(again=False))
         else:
             self.say(outcome, test, reason)
