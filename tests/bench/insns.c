@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A plugin for QEMU: how many instructions of the guest ran in which translated block,
- * between two marks. Made and read by `profile`.
+ * A plugin for QEMU: how many instructions of the guest ran in which translated block.
  *
- *   -plugin libinsns.so,out=FILE
+ *   -plugin libinsns.so,out=FILE     between two marks; made and read by `profile`
+ *   -plugin libinsns.so,cover=FILE   of modules, until QEMU ends; by scripts/coverage
+ *
+ * A line of out is an address and a number of instructions; one of cover has the bytes of
+ * the block behind them. Where a module lay another may lie later: with cover, a block
+ * counts by its address and its bytes.
  *
  * Counters are added to inline, so nothing is sampled and nothing is disturbed: under
  * -icount the guest runs as it does without the plugin. A mark is an instruction that
@@ -20,6 +24,7 @@ int main(void)
 	return 0;
 }
 #else
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -44,6 +49,9 @@ size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
 uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
 struct qemu_plugin_insn *
 qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t idx);
+void qemu_plugin_register_atexit_cb(qemu_plugin_id_t id,
+				    void (*cb)(qemu_plugin_id_t, void *),
+				    void *data);
 const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *insn);
 size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
 
@@ -54,21 +62,87 @@ __attribute__((visibility("default"))) int qemu_plugin_version = 1;
 static struct slot {
 	uint64_t addr;
 	uint64_t insns;
+	/* Of the bytes, which cover keeps. */
+	uint64_t hash;
+	uint8_t *bytes;
+	size_t size;
 } *slots;
+
+/* Where x86-64 puts modules: MODULES_VADDR without KASLR to MODULES_END. */
+#define MODULES 0xffffffffa0000000ull
+#define MODULES_END 0xffffffffff000000ull
+/* CPUs translate at the same time. */
+static pthread_mutex_t translating = PTHREAD_MUTEX_INITIALIZER;
 
 static const uint8_t mark_insn[] = { 0x0f, 0x1f, 0x84, 0x00,
 				     0x1e, 0xab, 0xa1, 0x5c };
-static const char *out;
+static const char *out, *cover;
 static bool begun;
 
-static struct slot *find(uint64_t addr)
+static struct slot *find(uint64_t addr, uint64_t hash)
 {
-	uint32_t i = (addr * 0x9e3779b97f4a7c15ull) >> 42;
+	uint32_t i = ((addr ^ hash) * 0x9e3779b97f4a7c15ull) >> 42;
 
-	while (slots[i].addr && slots[i].addr != addr)
+	while (slots[i].addr &&
+	       (slots[i].addr != addr || slots[i].hash != hash))
 		i = (i + 1) & (SLOTS - 1);
 	slots[i].addr = addr;
+	slots[i].hash = hash;
 	return &slots[i];
+}
+
+/* The slot of a block with its bytes; none where memory is short. */
+static struct slot *keep(const struct qemu_plugin_tb *tb, size_t count)
+{
+	uint64_t hash = 0xcbf29ce484222325ull;
+	size_t size = 0, i, k;
+	struct slot *slot;
+	uint8_t *bytes;
+
+	for (i = 0; i < count; i++)
+		size += qemu_plugin_insn_size(qemu_plugin_tb_get_insn(tb, i));
+	bytes = malloc(size);
+	if (!bytes)
+		return NULL;
+	for (i = size = 0; i < count; i++) {
+		const struct qemu_plugin_insn *insn =
+			qemu_plugin_tb_get_insn(tb, i);
+
+		k = qemu_plugin_insn_size(insn);
+		memcpy(bytes + size, qemu_plugin_insn_data(insn), k);
+		size += k;
+	}
+	for (i = 0; i < size; i++)
+		hash = (hash ^ bytes[i]) * 0x100000001b3ull;
+	slot = find(qemu_plugin_tb_vaddr(tb), hash);
+	if (slot->bytes) {
+		free(bytes);
+	} else {
+		slot->bytes = bytes;
+		slot->size = size;
+	}
+	return slot;
+}
+
+static void ended(qemu_plugin_id_t id, void *data)
+{
+	FILE *file = fopen(cover, "w");
+	size_t i, k;
+
+	(void)id;
+	(void)data;
+	if (!file)
+		return;
+	for (i = 0; i < SLOTS; i++) {
+		if (!slots[i].insns || !slots[i].bytes)
+			continue;
+		fprintf(file, "%llx %llu ", (unsigned long long)slots[i].addr,
+			(unsigned long long)slots[i].insns);
+		for (k = 0; k < slots[i].size; k++)
+			fprintf(file, "%02x", slots[i].bytes[k]);
+		fputc('\n', file);
+	}
+	fclose(file);
 }
 
 static void mark(unsigned int cpu, void *data)
@@ -100,10 +174,20 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
 	size_t count = qemu_plugin_tb_n_insns(tb), i;
 
+	uint64_t addr = qemu_plugin_tb_vaddr(tb);
+	struct slot *slot;
+
 	(void)id;
-	qemu_plugin_register_vcpu_tb_exec_inline(
-		tb, INLINE_ADD_U64, &find(qemu_plugin_tb_vaddr(tb))->insns,
-		count);
+	if (cover && (addr < MODULES || addr >= MODULES_END))
+		return;
+	pthread_mutex_lock(&translating);
+	slot = cover ? keep(tb, count) : find(addr, 0);
+	pthread_mutex_unlock(&translating);
+	if (slot)
+		qemu_plugin_register_vcpu_tb_exec_inline(
+			tb, INLINE_ADD_U64, &slot->insns, count);
+	if (cover)
+		return;
 	for (i = 0; i < count; i++) {
 		const struct qemu_plugin_insn *insn =
 			qemu_plugin_tb_get_insn(tb, i);
@@ -126,12 +210,16 @@ qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info_t *info,
 	for (i = 0; i < argc; i++) {
 		if (!strncmp(argv[i], "out=", 4))
 			out = strdup(argv[i] + 4);
+		else if (!strncmp(argv[i], "cover=", 6))
+			cover = strdup(argv[i] + 6);
 		else
 			return -1;
 	}
 	slots = calloc(SLOTS, sizeof(*slots));
-	if (!out || !slots)
+	if (!out == !cover || !slots)
 		return -1;
+	if (cover)
+		qemu_plugin_register_atexit_cb(id, ended, NULL);
 	qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
 	return 0;
 }
