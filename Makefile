@@ -9,7 +9,7 @@ export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
 .PHONY: all module userspace lab run dev test test-all test-long mutants test-hosts test-hca test-matrix test-debug \
-	test-debug-long test-install selftest-debug bench results shell check size rust-analyzer doc book pictures abi \
+	test-debug-long test-install selftest-debug bench results shell check size coverage rust-analyzer doc book pictures abi \
 	install uninstall deb help clean lab-clean
 
 all:
@@ -75,6 +75,9 @@ check:
 size:
 	@scripts/size
 
+coverage: module userspace
+	@scripts/coverage $(SUITES)
+
 rust-analyzer:
 	@scripts/rust-analyzer
 
@@ -130,6 +133,7 @@ help:
 	@echo '  test-install   tests all three in a Debian with systemd; takes half an hour'
 	@echo '  check          checks formatting and lints of every language'
 	@echo '  size           prints the size of the parts of the tree, beside their targets'
+	@echo '  coverage       prints which lines of the module run in its suites (SUITES="25-ops 50-abi")'
 	@echo '  rust-analyzer  writes build/rust-analyzer and .vscode, for an editor'
 	@echo '  doc            builds the rustdoc of the module and of the crate in build/doc'
 	@echo '  book           builds the documents as a book in build/book/html'
