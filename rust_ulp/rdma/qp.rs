@@ -82,10 +82,11 @@ use kernel::{
 /// task runs the second time.
 const RESETS: u32 = 3;
 
-/// The least number of these attempts on rxe, when the queue pair was in RTR. The first stops the
-/// receive task for a moment, and a packet that arrives in that moment stays queued; no other arrives
-/// in RESET. The second drops it. See [`Qp::release_packets`].
-const RESETS_OF_RXE: u32 = 2;
+/// The number of these attempts on rxe, when the queue pair was in RTR. Each stops the receive task for
+/// a moment, and a packet that arrives in that moment stays queued until the next, see
+/// [`Qp::release_packets`]. In RESET only packets arrive that rxe had checked before, and those are
+/// waited for after the first. One that comes over loopback may still be late.
+const RESETS_OF_RXE: u32 = RESETS;
 
 /// A queue pair: `struct ib_qp`.
 ///
@@ -595,6 +596,12 @@ impl<H: WrHandler> Qp<H> {
                     bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32)
                 })
                 .inspect_err(|&err| self.settle(err, from, to, mask))?;
+                if to == bindings::IB_QPS_RESET && turn == 1 && resets > 1 {
+                    // The network hands a packet to rxe in an RCU read section
+                    // (`netif_receive_skb()`, net/core/dev.c), and a preempted task gets time to run.
+                    // SAFETY: The caller may sleep.
+                    unsafe { kernel::bindings::synchronize_rcu() };
+                }
                 let is_there = |state| state == bindings::IB_QPS_RESET;
                 if to != bindings::IB_QPS_RESET
                     || turn >= resets && self.device_state().is_none_or(is_there)
