@@ -2,6 +2,10 @@
 
 //! RDMA devices and their ports.
 
+use super::quirks::{
+    self,
+    Rule, //
+};
 use crate::{
     bindings,
     kernel::{
@@ -37,33 +41,6 @@ use kernel::{
 
 /// The length of the longest device name, NUL included: `IB_DEVICE_NAME_MAX`.
 pub(crate) const NAME_MAX: usize = 64;
-
-/// The drivers whose source raises `IB_EVENT_QP_LAST_WQE_REACHED`, and where in
-/// drivers/infiniband.
-const RAISE_LAST_WQE: [u32; 10] = [
-    bindings::RDMA_DRIVER_BNXT_RE,    // hw/bnxt_re/main.c:1626
-    bindings::RDMA_DRIVER_HFI1,       // sw/rdmavt/qp.c:713
-    bindings::RDMA_DRIVER_HNS,        // hw/hns/hns_roce_qp.c:170
-    bindings::RDMA_DRIVER_IONIC,      // hw/ionic/ionic_admin.c:865
-    bindings::RDMA_DRIVER_MLX4,       // hw/mlx4/qp.c:232
-    bindings::RDMA_DRIVER_MLX5,       // hw/mlx5/qp.c:385
-    bindings::RDMA_DRIVER_MTHCA,      // hw/mthca/mthca_eq.c:298
-    bindings::RDMA_DRIVER_OCRDMA,     // hw/ocrdma/ocrdma_hw.c:769
-    bindings::RDMA_DRIVER_RXE,        // sw/rxe/rxe_resp.c:1550
-    bindings::RDMA_DRIVER_VMW_PVRDMA, // hw/vmw_pvrdma/pvrdma_main.c:451
-];
-
-/// The drivers that create no queue pairs of type UC, and where in drivers/infiniband. No attribute
-/// of a device tells.
-const LACK_UC: [u32; 7] = [
-    bindings::RDMA_DRIVER_BNXT_RE,    // hw/bnxt_re/ib_verbs.c:1081
-    bindings::RDMA_DRIVER_ERDMA,      // hw/erdma/erdma_verbs.c:497
-    bindings::RDMA_DRIVER_HNS,        // hw/hns/hns_roce_qp.c:1312
-    bindings::RDMA_DRIVER_IRDMA,      // hw/irdma/verbs.c:882
-    bindings::RDMA_DRIVER_MANA,       // hw/mana/qp.c:736
-    bindings::RDMA_DRIVER_QEDR,       // hw/qedr/verbs.c:1180
-    bindings::RDMA_DRIVER_VMW_PVRDMA, // hw/vmw_pvrdma/pvrdma_qp.c:215
-];
 
 /// The capabilities and limits of a device: fields of `struct ib_device` and `struct
 /// ib_device_attr`, in types that are the same for all kernels.
@@ -207,16 +184,17 @@ impl Device {
     }
 
     /// Returns the capabilities and limits. Does not sleep.
+    ///
+    /// `page_size_cap` and `max_fast_reg_pages` are limited to what the driver registers correctly,
+    /// see [`quirks`].
     pub(crate) fn attributes(&self) -> Attributes {
         let mut out = Attributes::default();
         // SAFETY: Both pointers are valid.
         unsafe { bindings::rust_ulp_h_device_describe(self.as_raw(), &mut out) };
-        if out.driver_id == bindings::RDMA_DRIVER_IRDMA {
-            // irdma reports 262144 pages. But `irdma_post_send()` gives the adapter a list of one
-            // level, and above 512 pages `irdma_set_page()` fills one of two
-            // (hw/irdma/verbs.c:3248, 4245).
-            out.max_fast_reg_pages = out.max_fast_reg_pages.min(512);
-        }
+        out.page_size_cap = quirks::page_sizes(out.driver_id, out.page_size_cap, || {
+            self.is_driven_by(quirks::LAB)
+        });
+        out.max_fast_reg_pages = out.max_fast_reg_pages.min(quirks::max_pages(out.driver_id));
         out
     }
 
@@ -264,25 +242,28 @@ impl Device {
     /// Returns whether the driver reports when a queue pair in ERR has left its shared receive
     /// queue: `IB_EVENT_QP_LAST_WQE_REACHED`. Does not sleep.
     pub(crate) fn raises_last_wqe(&self) -> bool {
-        RAISE_LAST_WQE.contains(&self.attributes().driver_id)
+        self.has(Rule::LastWqe)
     }
 
     /// Returns whether the driver creates queue pairs of type UC. Does not sleep.
     pub(crate) fn has_uc(&self) -> bool {
-        !LACK_UC.contains(&self.attributes().driver_id)
+        !self.has(Rule::NoUc)
     }
 
-    /// Returns whether the driver creates queue pairs of type UD. qedr does not:
-    /// `hw/qedr/verbs.c:1180`. Does not sleep.
+    /// Returns whether the driver creates queue pairs of type UD. Does not sleep.
     pub(crate) fn has_ud(&self) -> bool {
-        self.attributes().driver_id != bindings::RDMA_DRIVER_QEDR
+        !self.has(Rule::NoUd)
     }
 
     /// Returns whether the event of an established iWARP connection has the two numbers of reads as
-    /// a request has them. Only that of cxgb4 has: `hw/cxgb4/cm.c:1406` and `1335` against
-    /// `hw/irdma/cm.c:147`, `hw/qedr/qedr_iw_cm.c:151` and `sw/siw/siw_cm.c:376`. Does not sleep.
+    /// a request has them. Does not sleep.
     pub(crate) fn reports_reads_as_requests(&self) -> bool {
-        self.attributes().driver_id == bindings::RDMA_DRIVER_CXGB4
+        self.has(Rule::ReadsAsRequest)
+    }
+
+    /// Returns whether the driver has the property `rule`.
+    fn has(&self, rule: Rule) -> bool {
+        quirks::has(self.attributes().driver_id, rule)
     }
 
     /// Returns whether the device is iWARP.

@@ -68,6 +68,7 @@ pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod qp_attr;
 mod queue;
+mod quirks;
 pub(crate) mod request;
 pub(crate) mod srq;
 pub(crate) mod waiter;

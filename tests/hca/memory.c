@@ -228,8 +228,9 @@ int hca_register(struct hca_qp *qp, struct hca_wqe *wqe)
 			   wqe->reg.access);
 		return -EINVAL;
 	}
-	if (mr->set_pages > hca->rules->good_pages) {
-		hca_broken(hca, "REG_MR of %u pages", mr->set_pages);
+	if (mr->max_pages > hca->rules->good_pages) {
+		hca_broken(hca, "REG_MR of a region for %u pages",
+			   mr->max_pages);
 		return -EINVAL;
 	}
 	for (i = 0; i < mr->set_pages; i++) {
@@ -250,7 +251,8 @@ int hca_register(struct hca_qp *qp, struct hca_wqe *wqe)
 	mr->access = wqe->reg.access;
 	mr->iova = wqe->reg.iova;
 	mr->length = wqe->reg.length;
-	mr->shift = ilog2(wqe->reg.page_size);
+	mr->shift = hca->rules->fixed_page_size ? PAGE_SHIFT :
+						  ilog2(wqe->reg.page_size);
 	mr->nr_pages = mr->set_pages;
 	mr->valid = true;
 	spin_unlock_irqrestore(&mr->lock, flags);
@@ -374,13 +376,14 @@ int hca_segs_add_list(struct hca_segs *segs, struct hca *hca, struct ib_pd *pd,
 static u64 dma_address(struct hca_seg *seg, u64 offset)
 {
 	struct hca_mr *mr = seg->mr;
-	u64 addr = seg->addr + offset, mask;
+	u64 addr = seg->addr + offset, mask, page;
 
 	if (!mr || mr->dma)
 		return addr;
 	mask = (1ULL << mr->shift) - 1;
-	return mr->pages[(addr - (mr->iova & ~mask)) >> mr->shift] +
-	       (addr & mask);
+	page = (addr - (mr->iova & ~mask)) >> mr->shift;
+	/* Where REG_MR has no page size, the list may end early. Nothing is at address 0. */
+	return page < mr->nr_pages ? mr->pages[page] + (addr & mask) : 0;
 }
 
 /* Returns where the byte at `offset` lies, and in `*run` how many follow it there. */

@@ -44,6 +44,10 @@ static const struct ib_device_ops bnxt_ops = {
 	.driver_id = RDMA_DRIVER_BNXT_RE,
 };
 
+static const struct ib_device_ops erdma_ops = {
+	.driver_id = RDMA_DRIVER_ERDMA,
+};
+
 static const struct ib_device_ops ib_ops = {
 	.query_gid = hca_query_gid,
 };
@@ -99,6 +103,13 @@ static const struct hca_rules all_rules[] = {
 		.max_sge_rd = 4,
 		/* Nothing in hw/qedr raises it. */
 		.last_wqe = false,
+		/*
+		 * hw/qedr/verbs.c, qedr_query_device() says so many, but above 8192 pages
+		 * qedr_prepare_pbl_tbl() makes a table of two levels, and qedr_set_page() writes
+		 * the pages over its first level.
+		 */
+		.max_pages = 16383,
+		.good_pages = 8192,
 	},
 	{
 		PLAIN,
@@ -110,6 +121,26 @@ static const struct hca_rules all_rules[] = {
 		.atomics = false,
 		/* hw/bnxt_re/ib_verbs.c:255, MAX_PBL_LVL_1_PGS */
 		.max_pages = 512,
+	},
+	{
+		PLAIN,
+		.name = "erdma",
+		.ops = &erdma_ops,
+		/* hw/erdma/erdma_verbs.c, erdma_qp_validate_attr() */
+		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
+		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_SEND_SGE, ERDMA_MAX_RECV_SGE */
+		.max_send_sge = 6,
+		.max_recv_sge = 1,
+		.max_sge_rd = 6,
+		/* Nothing in hw/erdma raises it. */
+		.last_wqe = false,
+		/* hw/erdma/erdma_hw.h, ERDMA_PAGE_SIZE_SUPPORT */
+		.page_sizes = 0x7ffff000,
+		/*
+		 * hw/erdma/erdma_qp.c, erdma_push_one_sqe(): struct erdma_reg_mr_sqe has no
+		 * field for the size, which is that of erdma_ib_alloc_mr().
+		 */
+		.fixed_page_size = true,
 	},
 	{
 		PLAIN,
@@ -131,6 +162,10 @@ static const struct hca_rules all_rules[] = {
 		.ports = 1,
 		/* hw/hfi1/verbs.c:1376, query_port(): LIDs have 32 bits. */
 		.lid = 0x1234500,
+		/* hw/hfi1/verbs.c, hfi1_fill_device_attr() */
+		.page_sizes = PAGE_SIZE,
+		/* sw/rdmavt/mr.c, rvt_map_mr_sg() */
+		.fixed_page_size = true,
 	},
 	{
 		PLAIN,

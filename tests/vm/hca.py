@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|ops|connect|iwarp|streams|srq|interrupts|undrained|worker|dereg|flushed|undestroyed|silent|
-        refused|stopped|streamless|unplugged
+    hca.py pages|pinned|lists|ops|connect|iwarp|streams|srq|interrupts|undrained|worker|dereg|flushed|
+        undestroyed|silent|refused|stopped|streamless|unplugged
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -108,6 +108,28 @@ def test_pinned(r):
         r.equal("... and as a request's own memory", b.cq.wait(1)[0].status, 0)
         r.equal("... the right bytes", memory[at : at + 64], pattern(at, 64))
         b.file.destroy(buffer.handle)
+
+
+#: The pages under one key that the adapter of a driver translates, where that is not 512 (PLAIN in personality.c).
+LISTS = {"qedr": 8192, "strict": 16}
+
+
+def test_lists(r):
+    """A key with the longest list of pages."""
+    a, b = two()
+    most = b.file.call("DEVICE_QUERY").max_fast_reg_pages
+    r.equal("DEVICE_QUERY: max_fast_reg_pages is what the adapter translates", most, LISTS.get(personality(), 512))
+    buffer = ulp.Buffer(b.file, b.pd, (most + 1) * PAGE, page_size=PAGE)
+    r.equal("a buffer of a page more: each key has as many pages", buffer.key_bytes, most * PAGE)
+    grant = b.file.grant(buffer, ALL, length=buffer.key_bytes)
+    for page in sorted({0, 1, most // 2, most - 1}):
+        at, data = page * PAGE + 8, pattern(page, 64)
+        a.buffer.map[:64] = data
+        a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 64, remote_addr=grant.addr + at, rkey=grant.rkey)])
+        r.equal(f"a write to page {page} lands there", (a.cq.wait(1)[0].status, buffer.map[at : at + 64]), (0, data))
+    beyond = a.qp.wr("RDMA_WRITE", a.buffer, 0, 64, remote_addr=grant.addr + most * PAGE, rkey=grant.rkey)
+    a.file.submit([beyond])
+    r.equal("a write behind the key is refused", a.cq.wait(1)[0].status, REFUSED)
 
 
 def test_ops(r):

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The properties of drivers that no attribute of a device reports.
+//!
+//! Each row names the function that was read, in Linux 7.2.12. A driver without a row of a rule was
+//! not read for it, or does not have the property. No other file of the module names a driver by
+//! its number. `scripts/quirks` writes docs/providers.md from the rows.
+
+use crate::bindings;
+use kernel::prelude::*;
+
+/// A property of a driver.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// REG_MR honors the page size of a region. A region of another driver has pages of
+    /// [`PAGE_SIZE`](kernel::page::PAGE_SIZE): the adapter would take the first bytes of each larger
+    /// page for the whole, and reach memory of other owners.
+    LargePages,
+    /// The adapter translates at most that many pages under one key, although the driver reports
+    /// more.
+    MaxPages(u32),
+    /// The driver raises `IB_EVENT_QP_LAST_WQE_REACHED`.
+    LastWqe,
+    /// The driver creates no queue pairs of type UC.
+    NoUc,
+    /// The driver creates no queue pairs of type UD.
+    NoUd,
+    /// The event of an established iWARP connection has the two numbers of reads in the order of a
+    /// request. Other drivers swap them.
+    ReadsAsRequest,
+}
+
+/// A row of [`QUIRKS`].
+struct Quirk {
+    /// `enum rdma_driver_id`.
+    driver: u32,
+    rule: Rule,
+    /// The function that was read, below drivers/infiniband.
+    source: &'static str,
+    /// The personality of the lab's adapter that enforces the rule; `-` for none.
+    personality: &'static str,
+}
+
+const fn row(driver: u32, rule: Rule, source: &'static str, personality: &'static str) -> Quirk {
+    Quirk {
+        driver,
+        rule,
+        source,
+        personality,
+    }
+}
+
+/// The module that drives the lab's adapter, whose driver number is that of any unknown driver.
+pub(super) const LAB: &CStr = c"ulp_hca";
+
+/// The properties of all drivers.
+#[rustfmt::skip]
+const QUIRKS: &[Quirk] = &[
+    row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::LargePages,      "hw/bnxt_re/ib_verbs.c:bnxt_re_build_reg_wqe",   "bnxt"),
+    row(bindings::RDMA_DRIVER_HNS,        Rule::LargePages,      "hw/hns/hns_roce_hw_v2.c:set_frmr_seg",          "-"),
+    row(bindings::RDMA_DRIVER_IONIC,      Rule::LargePages,      "hw/ionic/ionic_datapath.c:ionic_prep_reg",      "-"),
+    row(bindings::RDMA_DRIVER_IRDMA,      Rule::LargePages,      "hw/irdma/ctrl.c:irdma_sc_mr_fast_register",     "irdma"),
+    row(bindings::RDMA_DRIVER_MLX4,       Rule::LargePages,      "hw/mlx4/qp.c:set_reg_seg",                      "-"),
+    row(bindings::RDMA_DRIVER_MLX5,       Rule::LargePages,      "hw/mlx5/wr.c:set_reg_mkey_seg",                 "mlx5"),
+    row(bindings::RDMA_DRIVER_QEDR,       Rule::LargePages,      "hw/qedr/verbs.c:qedr_prepare_reg",              "qedr"),
+    row(bindings::RDMA_DRIVER_RXE,        Rule::LargePages,      "sw/rxe/rxe_mr.c:rxe_set_page",                  "-"),
+    row(bindings::RDMA_DRIVER_UNKNOWN,    Rule::LargePages,      "tests/hca/memory.c:hca_register",               "plain"),
+
+    // `irdma_post_send()` passes the index and the first page of a table of one level. Above 512
+    // pages `irdma_set_page()` fills one of two.
+    row(bindings::RDMA_DRIVER_IRDMA,      Rule::MaxPages(512),   "hw/irdma/verbs.c:irdma_post_send",              "irdma"),
+    // It takes the address of a region for the DMA address of its first page.
+    row(bindings::RDMA_DRIVER_OCRDMA,     Rule::MaxPages(0),     "hw/ocrdma/ocrdma_verbs.c:ocrdma_build_reg",     "-"),
+    // Above, `qedr_prepare_pbl_tbl()` makes a table of two levels, and `qedr_set_page()` writes the
+    // pages over its first level.
+    row(bindings::RDMA_DRIVER_QEDR,       Rule::MaxPages(8192),  "hw/qedr/verbs.c:qedr_set_page",                 "qedr"),
+
+    row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::LastWqe,         "hw/bnxt_re/main.c:bnxt_re_handle_qp_async_event", "bnxt"),
+    row(bindings::RDMA_DRIVER_HFI1,       Rule::LastWqe,         "sw/rdmavt/qp.c:rvt_qp_mr_clean",                "opa"),
+    row(bindings::RDMA_DRIVER_HNS,        Rule::LastWqe,         "hw/hns/hns_roce_qp.c:hns_roce_ib_qp_event",     "-"),
+    row(bindings::RDMA_DRIVER_IONIC,      Rule::LastWqe,         "hw/ionic/ionic_admin.c:ionic_qp_event",         "-"),
+    row(bindings::RDMA_DRIVER_MLX4,       Rule::LastWqe,         "hw/mlx4/qp.c:mlx4_ib_handle_qp_event",          "-"),
+    row(bindings::RDMA_DRIVER_MLX5,       Rule::LastWqe,         "hw/mlx5/qp.c:mlx5_ib_handle_qp_event",          "mlx5"),
+    row(bindings::RDMA_DRIVER_MTHCA,      Rule::LastWqe,         "hw/mthca/mthca_eq.c:mthca_eq_int",              "-"),
+    row(bindings::RDMA_DRIVER_OCRDMA,     Rule::LastWqe,         "hw/ocrdma/ocrdma_hw.c:ocrdma_dispatch_ibevent", "-"),
+    row(bindings::RDMA_DRIVER_RXE,        Rule::LastWqe,         "sw/rxe/rxe_resp.c:flush_recv_queue",            "-"),
+    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::LastWqe,         "hw/vmw_pvrdma/pvrdma_main.c:pvrdma_intr1_handler", "-"),
+
+    row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::NoUc,            "hw/bnxt_re/ib_verbs.c:__from_ib_qp_type",       "bnxt"),
+    row(bindings::RDMA_DRIVER_ERDMA,      Rule::NoUc,            "hw/erdma/erdma_verbs.c:erdma_qp_validate_attr", "erdma"),
+    row(bindings::RDMA_DRIVER_HNS,        Rule::NoUc,            "hw/hns/hns_roce_qp.c:check_qp_type",            "-"),
+    row(bindings::RDMA_DRIVER_IRDMA,      Rule::NoUc,            "hw/irdma/verbs.c:irdma_validate_qp_attrs",      "irdma"),
+    row(bindings::RDMA_DRIVER_MANA,       Rule::NoUc,            "hw/mana/qp.c:mana_ib_create_qp",                "-"),
+    row(bindings::RDMA_DRIVER_QEDR,       Rule::NoUc,            "hw/qedr/verbs.c:qedr_check_qp_attrs",           "qedr"),
+    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::NoUc,            "hw/vmw_pvrdma/pvrdma_qp.c:pvrdma_create_qp",    "-"),
+
+    row(bindings::RDMA_DRIVER_QEDR,       Rule::NoUd,            "hw/qedr/verbs.c:qedr_check_qp_attrs",           "qedr"),
+
+    // Against `irdma_get_cmevent_info()`, `qedr_iw_issue_event()` and `siw_cm_upcall()`.
+    row(bindings::RDMA_DRIVER_CXGB4,      Rule::ReadsAsRequest,  "hw/cxgb4/cm.c:established_upcall",              "iwarp"),
+];
+
+/// Returns whether the driver with the number `driver` has the property `rule`.
+pub(super) fn has(driver: u32, rule: Rule) -> bool {
+    QUIRKS
+        .iter()
+        .any(|quirk| quirk.driver == driver && quirk.rule == rule)
+}
+
+/// Returns the sizes of pages, one for each bit, that the driver with the number `driver` registers.
+/// `cap` has those that it reports. `is_lab` returns whether [`LAB`] drives the device.
+pub(super) fn page_sizes(driver: u32, cap: u64, is_lab: impl FnOnce() -> bool) -> u64 {
+    let large =
+        has(driver, Rule::LargePages) && (driver != bindings::RDMA_DRIVER_UNKNOWN || is_lab());
+    if large {
+        cap
+    } else {
+        cap & kernel::page::PAGE_SIZE as u64
+    }
+}
+
+/// Returns how many pages under one key the driver with the number `driver` handles at most.
+pub(super) fn max_pages(driver: u32) -> u32 {
+    QUIRKS
+        .iter()
+        .find_map(|quirk| match quirk.rule {
+            Rule::MaxPages(most) if quirk.driver == driver => Some(most),
+            _ => None,
+        })
+        .unwrap_or(u32::MAX)
+}
