@@ -204,6 +204,7 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
 /// | `SEND_WITH_INV` except on RC | IBA has it for RC only; rxe's `rxe_opcode.c` also accepts it for UC |
 /// | `SEND_WITH_INV` except on rxe | untested; `siw_invalidate_stag()` invalidates any key of the protection domain, not only keys granted to the peer |
 /// | atomics if `atomic_cap` is `IB_ATOMIC_NONE` | the device does not support them |
+/// | atomics on some drivers | they refuse those of kernel queue pairs, see [`rdma::device::Device::posts_atomics`] |
 /// | UC, UD | some drivers do not create such queue pairs, see [`rdma::device::Device::has_uc`] |
 /// | masked atomics, TSO | rxe: no entry in `rxe_opcode.c` |
 /// | `RDMA_READ` on iWARP except on siw | its sink needs a key with REMOTE_WRITE, as `rdma_rw_init_one_mr()` in `core/rw.c` gives it: a peer could write there |
@@ -231,7 +232,7 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
         return [rc, 0, 0];
     }
     let mut rc = RC;
-    if attributes.atomic_cap != 0 {
+    if attributes.atomic_cap != 0 && device.posts_atomics() {
         rc |= ATOMICS;
     }
     if device.is_driven_by(c"rdma_rxe") {

@@ -25,7 +25,10 @@ use crate::{
     device::Device,
     events::FileEvents,
     kernel::{
-        errno::enotconn,
+        errno::{
+            enotconn,
+            eopnotsupp, //
+        },
         lock::{
             new_spinlock_bh,
             SpinLockBh, //
@@ -392,8 +395,9 @@ impl GrantObject {
     /// Creates a grant with `attr`, shortened where its flags allow that. Sleeps.
     ///
     /// Returns [`EINVAL`] unless `access` is one or several of `ACCESS_REMOTE_*`, [`EACCES`] when
-    /// it allows writing and the buffer is read-only, and [`ERANGE`] when the range is empty, not
-    /// inside, or too long for one key.
+    /// it allows writing and the buffer is read-only, [`ERANGE`] when the range is empty, not
+    /// inside, or too long for one key, and [`eopnotsupp`] when it allows atomics and the driver
+    /// does not grant them.
     pub(crate) fn new(
         buffer: UseRef<BufferObject>,
         net: &NetNs,
@@ -411,6 +415,11 @@ impl GrantObject {
         let end = attr.offset.checked_add(attr.length).ok_or(ERANGE)?;
         if attr.length == 0 || end > buffer.length() {
             return Err(ERANGE);
+        }
+        if attr.access & abi::ACCESS_REMOTE_ATOMIC != 0
+            && !buffer.pd().pd().device().grants_atomics()
+        {
+            return Err(eopnotsupp());
         }
         if attr.flags & abi::GRANT_PARTIAL != 0 {
             attr.length = attr.length.min(buffer.most_from(attr.offset));

@@ -255,6 +255,16 @@ impl Device {
         !self.has(Rule::NoUd)
     }
 
+    /// Returns whether the driver posts atomics of a kernel queue pair. Does not sleep.
+    pub(crate) fn posts_atomics(&self) -> bool {
+        !self.has(Rule::NoAtomics)
+    }
+
+    /// Returns whether the driver registers memory for the atomics of a peer. Does not sleep.
+    pub(crate) fn grants_atomics(&self) -> bool {
+        !self.has(Rule::NoRemoteAtomics)
+    }
+
     /// Returns whether the event of an established iWARP connection has the two numbers of reads as
     /// a request has them. Does not sleep.
     pub(crate) fn reports_reads_as_requests(&self) -> bool {

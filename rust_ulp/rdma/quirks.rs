@@ -19,6 +19,10 @@ pub(super) enum Rule {
     /// The adapter translates at most that many pages under one key, although the driver reports
     /// more.
     MaxPages(u32),
+    /// The driver refuses to post atomics of kernel queue pairs.
+    NoAtomics,
+    /// REG_MR does not give a peer the right to atomics.
+    NoRemoteAtomics,
     /// The driver raises `IB_EVENT_QP_LAST_WQE_REACHED`.
     LastWqe,
     /// The driver creates no queue pairs of type UC.
@@ -60,7 +64,7 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_HNS,        Rule::LargePages,      "hw/hns/hns_roce_hw_v2.c:set_frmr_seg",          "-"),
     row(bindings::RDMA_DRIVER_IONIC,      Rule::LargePages,      "hw/ionic/ionic_datapath.c:ionic_prep_reg",      "-"),
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::LargePages,      "hw/irdma/ctrl.c:irdma_sc_mr_fast_register",     "irdma"),
-    row(bindings::RDMA_DRIVER_MLX4,       Rule::LargePages,      "hw/mlx4/qp.c:set_reg_seg",                      "-"),
+    row(bindings::RDMA_DRIVER_MLX4,       Rule::LargePages,      "hw/mlx4/qp.c:set_reg_seg",                      "mlx4"),
     row(bindings::RDMA_DRIVER_MLX5,       Rule::LargePages,      "hw/mlx5/wr.c:set_reg_mkey_seg",                 "mlx5"),
     row(bindings::RDMA_DRIVER_QEDR,       Rule::LargePages,      "hw/qedr/verbs.c:qedr_prepare_reg",              "qedr"),
     row(bindings::RDMA_DRIVER_RXE,        Rule::LargePages,      "sw/rxe/rxe_mr.c:rxe_set_page",                  "-"),
@@ -75,11 +79,16 @@ const QUIRKS: &[Quirk] = &[
     // pages over its first level.
     row(bindings::RDMA_DRIVER_QEDR,       Rule::MaxPages(8192),  "hw/qedr/verbs.c:qedr_set_page",                 "qedr"),
 
+    row(bindings::RDMA_DRIVER_MLX5,       Rule::NoAtomics,       "hw/mlx5/wr.c:handle_qpt_rc",                    "mlx5"),
+
+    // It leaves `remote_atomics_en` 0, which only `irdma_hwreg_mr()` sets.
+    row(bindings::RDMA_DRIVER_IRDMA,      Rule::NoRemoteAtomics, "hw/irdma/verbs.c:irdma_post_send",              "irdma"),
+
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::LastWqe,         "hw/bnxt_re/main.c:bnxt_re_handle_qp_async_event", "bnxt"),
     row(bindings::RDMA_DRIVER_HFI1,       Rule::LastWqe,         "sw/rdmavt/qp.c:rvt_qp_mr_clean",                "opa"),
     row(bindings::RDMA_DRIVER_HNS,        Rule::LastWqe,         "hw/hns/hns_roce_qp.c:hns_roce_ib_qp_event",     "-"),
     row(bindings::RDMA_DRIVER_IONIC,      Rule::LastWqe,         "hw/ionic/ionic_admin.c:ionic_qp_event",         "-"),
-    row(bindings::RDMA_DRIVER_MLX4,       Rule::LastWqe,         "hw/mlx4/qp.c:mlx4_ib_handle_qp_event",          "-"),
+    row(bindings::RDMA_DRIVER_MLX4,       Rule::LastWqe,         "hw/mlx4/qp.c:mlx4_ib_handle_qp_event",          "mlx4"),
     row(bindings::RDMA_DRIVER_MLX5,       Rule::LastWqe,         "hw/mlx5/qp.c:mlx5_ib_handle_qp_event",          "mlx5"),
     row(bindings::RDMA_DRIVER_MTHCA,      Rule::LastWqe,         "hw/mthca/mthca_eq.c:mthca_eq_int",              "-"),
     row(bindings::RDMA_DRIVER_OCRDMA,     Rule::LastWqe,         "hw/ocrdma/ocrdma_hw.c:ocrdma_dispatch_ibevent", "-"),

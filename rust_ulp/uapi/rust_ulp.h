@@ -1161,7 +1161,8 @@ struct rust_ulp_buffer_query {
 /*
  * Errnos of GRANT_CREATE:
  *
- *  EOPNOTSUPP  siw: a grant with REMOTE_READ crosses the end of a page
+ *  EOPNOTSUPP  the driver does not grant REMOTE_ATOMIC; siw: a grant with REMOTE_READ crosses the
+ *              end of a page
  *  EINVAL      no right is given, or one is not defined; ONE_SHOT_INV or ONE_SHOT_IMM without @qp
  *  EACCES      a right to write a READ_ONLY buffer
  *  ERANGE      the range is empty, not inside the buffer, or (without PARTIAL) crosses the border

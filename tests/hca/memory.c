@@ -249,6 +249,8 @@ int hca_register(struct hca_qp *qp, struct hca_wqe *wqe)
 	}
 	mr->key = wqe->reg.key;
 	mr->access = wqe->reg.access;
+	if (hca->rules->no_remote_atomics)
+		mr->access &= ~IB_ACCESS_REMOTE_ATOMIC;
 	mr->iova = wqe->reg.iova;
 	mr->length = wqe->reg.length;
 	mr->shift = hca->rules->fixed_page_size ? PAGE_SHIFT :

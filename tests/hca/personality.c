@@ -25,6 +25,10 @@ MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
 	.max_rd_atomic = HCA_MAX_RD_ATOMIC, .max_pages = HCA_MAX_PAGES,   \
 	.good_pages = HCA_MAX_PAGES, .page_sizes = 0xfffff000
 
+static const struct ib_device_ops mlx4_ops = {
+	.driver_id = RDMA_DRIVER_MLX4,
+};
+
 static const struct ib_device_ops mlx5_ops = {
 	.driver_id = RDMA_DRIVER_MLX5,
 	/* hw/mlx5/qp.c:5891, mlx5_ib_drain_sq(): works in an internal error, too. */
@@ -60,6 +64,12 @@ static const struct ib_device_ops opa_ops = {
 static const struct hca_rules all_rules[] = {
 	{ PLAIN, .name = "plain" },
 	{
+		/* hw/mlx4/qp.c has all types, atomics and LAST_WQE_REACHED. */
+		PLAIN,
+		.name = "mlx4",
+		.ops = &mlx4_ops,
+	},
+	{
 		PLAIN,
 		.name = "mlx5",
 		.ops = &mlx5_ops,
@@ -70,6 +80,8 @@ static const struct hca_rules all_rules[] = {
 		/* hw/mlx5/qp.c:612, calc_sq_size(): max_wqe_sz_sq, and 2^15 blocks. */
 		.max_wqe = 1024,
 		.max_sq = 64 << 15,
+		/* hw/mlx5/wr.c, handle_qpt_rc() */
+		.refuses_atomics = true,
 	},
 	{
 		PLAIN,
@@ -90,6 +102,8 @@ static const struct hca_rules all_rules[] = {
 		 */
 		.max_pages = 262144,
 		.good_pages = 512,
+		/* hw/irdma/verbs.c, irdma_post_send() leaves remote_atomics_en of REG_MR 0. */
+		.no_remote_atomics = true,
 	},
 	{
 		PLAIN,

@@ -700,6 +700,20 @@ static int inline_data(struct hca_qp *qp, struct hca_wqe *wqe,
 	return 0;
 }
 
+/* Whether a driver has the request; those that say so in the log expect none of the others. */
+static bool has_opcode(struct hca *hca, enum ib_wr_opcode opcode)
+{
+	bool has = true;
+
+	if (opcode == IB_WR_ATOMIC_CMP_AND_SWP ||
+	    opcode == IB_WR_ATOMIC_FETCH_AND_ADD)
+		has = !hca->rules->refuses_atomics;
+	if (!has)
+		hca_broken(hca, "a request of type %u, which the driver lacks",
+			   opcode);
+	return has;
+}
+
 static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 		    const struct ib_send_wr *wr)
 {
@@ -710,6 +724,8 @@ static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 	if (wr->num_sge > qp->sq.max_sge ||
 	    (hca_is_iwarp(to_hca(qp->ib.device)) && !hca_iw_has(wr)))
 		return -EINVAL;
+	if (!has_opcode(to_hca(qp->ib.device), wr->opcode))
+		return -EOPNOTSUPP;
 	wqe->wr_id = wr->wr_id;
 	wqe->opcode = wr->opcode;
 	wqe->flags = wr->send_flags;

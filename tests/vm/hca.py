@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|lists|ops|connect|iwarp|streams|srq|interrupts|undrained|worker|dereg|flushed|
+    hca.py pages|pinned|lists|ops|atomics|connect|iwarp|streams|srq|interrupts|undrained|worker|dereg|flushed|
         undestroyed|silent|refused|stopped|streamless|unplugged
 
 Expects the module and two hosts with such adapters. Prints KTAP.
@@ -156,9 +156,34 @@ def test_ops(r):
     r.equal("the types of queue pair that the device has can be made, and no other", made, types)
 
 
+def test_atomics(r):
+    """Atomics where the driver posts them, and grants for them where its REG_MR gives that right."""
+    a, b = two()
+    posts = personality() not in ("mlx5", "bnxt", "strict")
+    grants = personality() != "irdma"
+    names = ("ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")
+    ops = a.file.call("DEVICE_QUERY").rc_send_ops
+    r.equal("DEVICE_QUERY: rc_send_ops has atomics", [ops >> N["WR_" + n] & 1 for n in names], [posts] * 2)
+    said = error_of(b.file.grant, b.buffer, ALL | N["ACCESS_REMOTE_ATOMIC"])
+    r.equal("GRANT_CREATE with REMOTE_ATOMIC", said, "none" if grants else "EOPNOTSUPP")
+    b.qp.modify("ACCESS_FLAGS", access_flags=ALL | N["ACCESS_REMOTE_ATOMIC"])
+    there = b.file.grant(b.buffer, ALL | N["ACCESS_REMOTE_ATOMIC"] if grants else ALL)
+    b.buffer.map[:8] = (7).to_bytes(8, "little")
+    for name, after in zip(names, (9, 11) if posts and grants else (7, 7), strict=True):
+        where = {"remote_addr": there.addr, "rkey": there.rkey}
+        arg = {"arg0": 7, "arg1": 9} if "SWP" in name else {"arg0": 2}
+        wr = a.qp.wr(name, a.buffer, 0, 8, **where, **arg)
+        if posts and grants:
+            a.file.submit([wr])
+            r.equal(f"{name}: it completes", a.cq.wait(1)[0].status, 0)
+        elif not posts:
+            r.equal(f"{name} is refused", error_of(a.file.submit, [wr]), "EOPNOTSUPP")
+        r.equal(f"{name}: the word", int.from_bytes(b.buffer.map[:8], "little"), after)
+
+
 def test_srq(r):
     """A shared receive queue, where the driver says when a queue pair has left it."""
-    tells = personality() in ("mlx5", "bnxt", "opa")
+    tells = personality() in ("mlx4", "mlx5", "bnxt", "opa")
     a, b = End("h1", "hca1"), End("h2", "hca2")
     if not tells:
         r.equal("a shared receive queue is refused", error_of(Srq, b.file, b.pd, b.cq), "EOPNOTSUPP")

@@ -25,7 +25,7 @@ import ulp
 from lifetime import LONG, ended, in_background
 from ulp import N, S, Buffer, Cq, Qp, SubmitRing, UserBuffer, error_of, pair, pattern
 
-ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
+ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | ulp.REMOTE_ATOMIC
 
 
 def rights(end):
@@ -99,6 +99,8 @@ def test_read(r):
 
 def test_atomics(r):
     a, b = pair(access=ALL)
+    if not ulp.atomics(a.file):
+        raise ulp.Missing(errno.EOPNOTSUPP, "atomics")
     rights(b)
     word = ctypes.c_uint64.from_buffer(b.buffer.map, 64)
     back = ctypes.c_uint64.from_buffer(a.buffer.map, 128)

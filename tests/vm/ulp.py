@@ -27,6 +27,8 @@ here = os.path.dirname(os.path.abspath(__file__))
 DEVICE = "/dev/rust_ulp"
 # The driver whose rules the lab's adapter has, where it takes the place of Soft-RoCE.
 HCA = os.environ.get("ULP_HCA", "")
+# The right to atomics, where a driver grants it.
+REMOTE_ATOMIC = N["ACCESS_REMOTE_ATOMIC"] if HCA != "irdma" else 0
 # A page of the kernel, and how commands are asked for such pages, whatever their size.
 PAGE, SMALL = mmap.PAGESIZE, 4096
 # The devices of h1 and h2.
@@ -163,6 +165,11 @@ def adapter(**parameters):
     for name, value in parameters.items():
         with open(f"/sys/module/ulp_hca/parameters/{name}", "w") as f:
             f.write(str(value))
+
+
+def atomics(file):
+    """Whether the device posts atomics, and grants them: irdma's driver posts them alone."""
+    return HCA != "irdma" and file.call("DEVICE_QUERY").rc_send_ops >> N["WR_ATOMIC_FETCH_AND_ADD"] & 1
 
 
 def unplug(device):
