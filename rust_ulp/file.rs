@@ -251,8 +251,17 @@ impl UlpFile {
 
     /// Destroys an object. Sleeps.
     ///
-    /// Returns [`ENOENT`] if there is no such object, and [`EBUSY`] if another object uses it.
+    /// Returns [`ENOENT`] if there is no such object, [`EBUSY`] if another object uses it, and
+    /// [`EIO`] if it is a grant whose key the driver does not revoke.
     pub(crate) fn destroy(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result {
+        let grant = match self.table.read().get(handle)? {
+            Object::Grant(grant) => Some(grant.clone()),
+            _ => None,
+        };
+        if let Some(grant) = grant {
+            // Revoke the key even if another command holds a reference.
+            grant.end()?;
+        }
         let object = self.table.write().remove(handle)?;
         self.drop_object(handle, object);
         Ok(())
@@ -279,8 +288,8 @@ impl UlpFile {
         // A thread that waits for the object holds a reference, and has no other reason to wake up.
         object.end(ENOENT);
         if let Object::Grant(grant) = &object {
-            // Revoke the key even if another command holds a reference.
-            grant.end();
+            // If its handle was not committed, nobody knows the key.
+            let _ = grant.end();
         }
         drop(object);
         if matches!(kind, Kind::Buffer | Kind::Ah) {

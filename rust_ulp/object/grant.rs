@@ -109,19 +109,26 @@ impl RemoteKey {
 
     /// Revokes the key. After it returns, the peer can access nothing by it. Sleeps.
     ///
-    /// Returns the key; [`None`] when it was gone.
-    fn end(&self) -> Option<u32> {
+    /// Returns the key; [`None`] when it was gone. Fails with [`EIO`] when the driver refuses: the
+    /// key stays valid.
+    fn end(&self) -> Result<Option<u32>> {
         let mut slot = self.mr.lock();
-        let mr = slot.take()?;
+        let Some(mr) = slot.as_ref() else {
+            return Ok(None);
+        };
+        mr.revoke()?;
         let rkey = mr.rkey();
         // With the lock held: a thread that finds the key gone may rely on that.
-        drop(mr);
-        Some(rkey)
+        *slot = None;
+        Ok(Some(rkey))
     }
 }
 
 /// Grants by their keys. Every grant in it is registered, so no two have the same key.
 type Keys = RBTree<u32, Arc<RemoteKey>>;
+
+/// A grant of [`Keys`].
+type KeyNode = RBTreeNode<u32, Arc<RemoteKey>>;
 
 /// The grants of a queue pair.
 struct Sets {
@@ -204,8 +211,8 @@ impl QpGrants {
         Ok(())
     }
 
-    /// Removes a grant, if it is still there. Sleeps.
-    fn remove(&self, key: &RemoteKey) {
+    /// Removes a grant, and returns whether it was still there. Sleeps.
+    fn remove(&self, key: &RemoteKey) -> bool {
         let mut keys = self.keys.lock();
         let rkey = key.rkey.load(Relaxed);
         let node = keys.live.remove_node(&rkey);
@@ -214,23 +221,23 @@ impl QpGrants {
         if node.is_some() {
             self.count.add(-1, Relaxed);
         }
+        node.is_some()
     }
 
-    /// Notes that `key` has the key `rkey` now, unless it is to end. Sleeps.
-    fn rename(&self, key: &Arc<RemoteKey>, rkey: u32) -> Result {
-        let node = RBTreeNode::new(rkey, key.clone(), GFP_KERNEL_ACCOUNT)?;
+    /// Notes that `key` has the key `rkey`, that of `node`, now. Returns the node of its old key;
+    /// [`None`] when the grant is to end, and keeps its key. Sleeps.
+    fn rename(&self, key: &RemoteKey, rkey: u32, node: KeyNode) -> Option<KeyNode> {
         let mut keys = self.keys.lock();
         let old = keys.live.remove_node(&key.rkey.load(Relaxed));
-        let unused = match &old {
-            Some(_) => {
-                key.rkey.store(rkey, Relaxed);
-                keys.live.insert(node)
-            }
-            None => Some(node),
+        let unused = if old.is_some() {
+            key.rkey.store(rkey, Relaxed);
+            keys.live.insert(node)
+        } else {
+            Some(node)
         };
         drop(keys);
-        drop((old, unused));
-        Ok(())
+        drop(unused);
+        old
     }
 
     /// Returns the epoch of a grant that is created now.
@@ -319,7 +326,8 @@ impl QpGrants {
         None
     }
 
-    /// Revokes the keys of the grants of a set that are to end, and reports them. Sleeps.
+    /// Revokes the keys of the grants of a set that are to end, and reports them. A grant whose key
+    /// the driver does not revoke stays active, and is not looked at again. Sleeps.
     fn end_over(&self, set: impl Fn(&mut Sets) -> &mut Keys) {
         let mut from = Some(0);
         while !self.device.is_gone() {
@@ -329,7 +337,7 @@ impl QpGrants {
             let _ = key
                 .state
                 .cmpxchg(abi::GRANT_ACTIVE, abi::GRANT_EXPIRED, Relaxed);
-            let Some(rkey) = key.end() else {
+            let Ok(Some(rkey)) = key.end() else {
                 continue;
             };
             let (handle, reason) = (key.handle.load(Relaxed), key.state.load(Relaxed));
@@ -467,12 +475,13 @@ impl GrantObject {
     /// Replaces the key, and returns address and new key. Sleeps.
     ///
     /// The old key is dead then. If this fails, the old key stays valid. Returns [`enotconn`] when
-    /// the grant has ended, or is about to.
+    /// the grant has ended, or is about to, and [`EIO`] when the driver does not revoke the old key.
     pub(crate) fn rotate(&self, net: &NetNs) -> Result<(u64, u32)> {
         let mut slot = self.key.mr.lock();
-        let Some(old) = slot.as_ref().map(|mr| mr.rkey()) else {
+        let Some(mr) = slot.as_ref() else {
             return Err(enotconn());
         };
+        let old = mr.rkey();
         if self
             .grants
             .as_ref()
@@ -484,11 +493,23 @@ impl GrantObject {
         let fresh = register(&self.buffer, net, &self.attr)
             .inspect_err(|err| trace::grant_rotate(handle, old, old, err.to_errno()))?;
         let (addr, rkey) = (fresh.addr(), fresh.rkey());
-        if let Some(grants) = &self.grants {
-            grants.rename(&self.key, rkey)?;
+        // Before the device may give the old key to another grant.
+        let renamed = match &self.grants {
+            Some(grants) => {
+                let node = RBTreeNode::new(rkey, self.key.clone(), GFP_KERNEL_ACCOUNT)?;
+                grants.rename(&self.key, rkey, node)
+            }
+            None => None,
+        };
+        if let Err(err) = mr.revoke() {
+            if let (Some(grants), Some(node)) = (&self.grants, renamed) {
+                let _ = grants.rename(&self.key, old, node);
+            }
+            trace::grant_rotate(handle, old, old, err.to_errno());
+            return Err(err);
         }
         let dead = slot.replace(fresh);
-        drop(dead);
+        drop((dead, renamed));
         // The work that ends all grants may be past the new key, and not have come to the old one. It
         // held the lock of the keys before `rename` did, so this sees the epoch that the work saw.
         self.end_if_over();
@@ -503,11 +524,21 @@ impl GrantObject {
     }
 
     /// Revokes the key for good. After it returns, the peer can access nothing by it. Sleeps.
-    pub(crate) fn end(&self) {
-        if let Some(grants) = &self.grants {
-            grants.remove(&self.key);
+    ///
+    /// Fails with [`EIO`] when the driver refuses: the grant stays as it was.
+    pub(crate) fn end(&self) -> Result {
+        let removed = match &self.grants {
+            Some(grants) => grants.remove(&self.key),
+            None => false,
+        };
+        let result = self.key.end().map(|_| ());
+        if let (Err(_), Some(grants), true) = (&result, &self.grants, removed) {
+            // Without memory for that, it no longer ends with its queue pair.
+            if grants.add(self.key.clone()).is_ok() {
+                self.end_if_over();
+            }
         }
-        self.key.end();
+        result
     }
 
     /// Returns `GRANT_ACTIVE`, or why it has ended. Sleeps while it ends.
@@ -533,7 +564,11 @@ impl GrantObject {
 
 impl Drop for GrantObject {
     fn drop(&mut self) {
-        self.end();
+        if let Some(grants) = &self.grants {
+            let _ = grants.remove(&self.key);
+        }
+        // The memory is leaked if the driver refuses.
+        let _ = self.key.end();
     }
 }
 

@@ -265,6 +265,16 @@ impl Device {
         !self.has(Rule::NoRemoteAtomics)
     }
 
+    /// Returns whether the driver posts `IB_WR_LOCAL_INV`. Does not sleep.
+    pub(super) fn has_local_inv(&self) -> bool {
+        !self.has(Rule::NoLocalInv)
+    }
+
+    /// Returns whether a key is to be invalidated before it is deregistered. Does not sleep.
+    pub(super) fn invalidates_first(&self) -> bool {
+        self.has(Rule::InvalidateFirst)
+    }
+
     /// Returns whether the event of an established iWARP connection has the two numbers of reads as
     /// a request has them. Does not sleep.
     pub(crate) fn reports_reads_as_requests(&self) -> bool {

@@ -232,6 +232,9 @@ impl Register for FastRegQp {
     }
 
     fn invalidate(&self, rkey: u32) -> Result {
+        if !self.pd().device().has_local_inv() {
+            return Err(eopnotsupp());
+        }
         self.run(|chain, waiter| chain.push_invalidate(rkey, waiter))
     }
 }

@@ -37,6 +37,12 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
         Arc,
         SetOnce, //
     },
@@ -80,7 +86,8 @@ pub(crate) trait Register: Send + Sync {
     /// `mr` is a mapped region of [`Self::pd`], and lives until this returns.
     unsafe fn register(&self, mr: *mut bindings::ib_mr, key: u32, access: u32) -> Result;
 
-    /// Invalidates the key `rkey`. Sleeps.
+    /// Invalidates the key `rkey`. Sleeps. Fails with [`eopnotsupp`] when the driver has no such
+    /// request.
     fn invalidate(&self, rkey: u32) -> Result;
 }
 
@@ -319,11 +326,25 @@ impl Drop for Mapping {
     }
 }
 
+/// What the device has of a region.
+mod state {
+    /// It may be registered.
+    pub(super) const LIVE: u32 = 0;
+    /// A thread revokes it.
+    pub(super) const ENDING: u32 = 1;
+    /// Its key is invalid. The driver has refused to deregister it.
+    pub(super) const INVALID: u32 = 2;
+    /// It is deregistered, and its pointer is dangling.
+    pub(super) const GONE: u32 = 3;
+}
+
 /// A memory region: `struct ib_mr`.
 struct Region {
     ptr: NonNull<bindings::ib_mr>,
     /// Whether the device has registered it.
     registered: bool,
+    /// One of [`state`].
+    state: Atomic<u32>,
     fast_reg: Arc<dyn Register>,
     /// Whether a peer may use it.
     remote: bool,
@@ -336,10 +357,36 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Returns the key for requests of a peer.
-    fn rkey(&self) -> u32 {
-        // SAFETY: The region is valid, by the type invariant of `Memory`.
-        unsafe { bindings::rust_ulp_h_mr_rkey(self.ptr.as_ptr()) }
+    /// Ends the region, and returns what the device has of it then: one of [`state`], not `ENDING`.
+    /// Returns when no access is under way. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// The region is not deregistered, and no other thread ends it.
+    unsafe fn end(&self) -> u32 {
+        // SAFETY: The region is valid, by the requirement.
+        let rkey = unsafe { bindings::rust_ulp_h_mr_rkey(self.ptr.as_ptr()) };
+        let mut invalid = !self.registered;
+        if !invalid && self.fast_reg.pd().device().invalidates_first() {
+            invalid = self.fast_reg.invalidate(rkey).is_ok();
+        }
+        fault::step();
+        // SAFETY: As above. The driver waits for accesses under way. A region whose driver refuses
+        // this stays valid, and may be deregistered again: `uverbs_free_mr()`,
+        // drivers/infiniband/core/uverbs_std_types_mr.c.
+        let err = unsafe { bindings::ib_dereg_mr_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
+        if err == 0 {
+            return state::GONE;
+        }
+        pr_warn_once!(
+            "a driver refused to deregister memory: {}; the memory is leaked\n",
+            err
+        );
+        if invalid || self.fast_reg.invalidate(rkey).is_ok() {
+            state::INVALID
+        } else {
+            state::LIVE
+        }
     }
 }
 
@@ -347,9 +394,8 @@ impl Region {
 ///
 /// Its key is that of a region, or the `local_dma_lkey` of the domain.
 ///
-/// Dropping it invalidates the keys of a region, and returns when no access is under way: what a
-/// peer sends later does not land. That sleeps. On siw, a response to a read may continue, and reads
-/// the pages that it began with, see [`DeferredPages`](super::deferred::DeferredPages).
+/// Dropping it revokes the keys of a region, see [`Mr::revoke`]. If the driver refuses that, the
+/// memory is leaked.
 ///
 /// ```
 /// # use crate::kernel::pages::Pages;
@@ -361,12 +407,15 @@ impl Region {
 ///
 /// # Invariants
 ///
-/// - `region` is a memory region of `pd` that this value owns. While it is registered, it covers the
-///   `length` bytes from the address `addr` on, which are those of `mapping`.
+/// - `region` is a memory region of `pd` that this value owns, unless its state is
+///   [`state::GONE`]. While it is registered, it covers the `length` bytes from the address `addr`
+///   on, which are those of `mapping`.
 /// - Without a region, the DMA addresses of `mapping` are the `length` ones from `addr` on.
 pub(crate) struct Memory {
     addr: u64,
     lkey: u32,
+    /// 0 without a region.
+    rkey: u32,
     /// Position in the pages.
     position: u64,
     length: u64,
@@ -404,6 +453,7 @@ impl Memory {
         let memory = Self {
             addr,
             lkey: pd.local_dma_lkey(),
+            rkey: 0,
             position: mapping.pages.lead().saturating_add(offset) as u64,
             length: length as u64,
             region: None,
@@ -436,11 +486,13 @@ impl Memory {
         let mut memory = Self {
             addr: layout.addr,
             lkey: 0,
+            rkey: 0,
             position,
             length,
             region: Some(Region {
                 ptr,
                 registered: false,
+                state: Atomic::new(state::LIVE),
                 fast_reg: fast_reg.clone(),
                 remote: access & access::REMOTE != 0,
             }),
@@ -452,6 +504,8 @@ impl Memory {
         unsafe { memory.mapping.map(ptr, &layout) }?;
         // SAFETY: The region is valid.
         memory.lkey = unsafe { bindings::rust_ulp_h_mr_lkey(ptr.as_ptr()) };
+        // SAFETY: As above.
+        memory.rkey = unsafe { bindings::rust_ulp_h_mr_rkey(ptr.as_ptr()) };
         // SAFETY: The region is mapped, and nobody accesses it before this returns.
         unsafe { fast_reg.register(ptr.as_ptr(), memory.lkey, access) }?;
         if let Some(region) = &mut memory.region {
@@ -490,35 +544,44 @@ impl Memory {
     pub(super) fn lkey(&self) -> u32 {
         self.lkey
     }
-}
 
-impl Drop for Memory {
-    fn drop(&mut self) {
+    /// Revokes the keys of the region, if there is one. Sleeps. Fails as [`Mr::revoke`] does.
+    fn revoke(&self) -> Result {
         let Some(region) = &self.region else {
-            // A queue that the device has not given up may still use it, and nothing revokes the key
-            // of the domain.
-            self.mapping.leaked = self.pd.is_leaked();
-            return;
+            return Ok(());
         };
-        if region.registered {
-            // Deregistering invalidates the region too, if this fails.
-            let _ = region.fast_reg.invalidate(region.rkey());
+        match region.state.cmpxchg(state::LIVE, state::ENDING, Full) {
+            Ok(_) => (),
+            Err(state::ENDING) => return Err(EBUSY),
+            Err(_) => return Ok(()),
         }
-        fault::step();
-        // SAFETY: Owned. The driver waits for accesses under way.
-        let err = unsafe { bindings::ib_dereg_mr_user(region.ptr.as_ptr(), core::ptr::null_mut()) };
-        if err != 0 {
-            pr_warn_once!(
-                "a driver refused to deregister memory: {}; the memory is leaked\n",
-                err
-            );
-            self.mapping.leaked = true;
-        }
+        // SAFETY: The region is not deregistered: its state was `LIVE`. The state is `ENDING` now,
+        // so that no other thread comes here.
+        let now = unsafe { region.end() };
         if region.remote && self.pd.deferred().is_some() {
             // siw holds a spinlock while it stores what a peer writes (`siw_qp_llp_data_ready()`).
             // SAFETY: Process context, without an RCU lock.
             unsafe { kernel::bindings::synchronize_rcu() };
         }
+        region.state.store(now, Release);
+        if now == state::LIVE {
+            Err(EIO)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // Refused before, or now: the device may use the memory.
+        let _ = self.revoke();
+        self.mapping.leaked = match &self.region {
+            Some(region) => region.state.load(Acquire) != state::GONE,
+            // A queue that the device has not given up may still use it, and nothing revokes the key
+            // of the domain.
+            None => self.pd.is_leaked(),
+        };
     }
 }
 
@@ -568,8 +631,21 @@ impl Mr {
         }
         let mapping = Mapping::new(pd.device(), pages, offset, length)?;
         let memory = Memory::register(fast_reg, mapping, offset, length, access)?;
-        let rkey = memory.region.as_ref().map_or(0, Region::rkey);
+        let rkey = memory.rkey;
         Ok(Self { memory, rkey })
+    }
+
+    /// Revokes the key, and returns when no access is under way: what a peer sends later does not
+    /// land. Sleeps.
+    ///
+    /// The driver deregisters the region. If it refuses, an invalidation revokes the key alone, and
+    /// the memory stays the device's. On siw, a response to a read may continue, and reads the pages
+    /// that it began with, see [`DeferredPages`](super::deferred::DeferredPages). Fails with
+    ///
+    /// - [`EIO`] when the driver refuses both: the key is valid, and a later call tries again,
+    /// - [`EBUSY`] while another thread revokes it.
+    pub(crate) fn revoke(&self) -> Result {
+        self.memory.revoke()
     }
 
     /// Returns the memory, for local requests.

@@ -23,6 +23,11 @@ pub(super) enum Rule {
     NoAtomics,
     /// REG_MR does not give a peer the right to atomics.
     NoRemoteAtomics,
+    /// The driver has no `IB_WR_LOCAL_INV`, and warns of it.
+    NoLocalInv,
+    /// Deregistering a region does not end a message of a peer that is being written there. A key is
+    /// invalidated first, which ends it. Deregistering alone revokes the keys of other drivers.
+    InvalidateFirst,
     /// The driver raises `IB_EVENT_QP_LAST_WQE_REACHED`.
     LastWqe,
     /// The driver creates no queue pairs of type UC.
@@ -61,7 +66,7 @@ pub(super) const LAB: &CStr = c"ulp_hca";
 #[rustfmt::skip]
 const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::LargePages,      "hw/bnxt_re/ib_verbs.c:bnxt_re_build_reg_wqe",   "bnxt"),
-    row(bindings::RDMA_DRIVER_HNS,        Rule::LargePages,      "hw/hns/hns_roce_hw_v2.c:set_frmr_seg",          "-"),
+    row(bindings::RDMA_DRIVER_HNS,        Rule::LargePages,      "hw/hns/hns_roce_hw_v2.c:set_frmr_seg",          "hns"),
     row(bindings::RDMA_DRIVER_IONIC,      Rule::LargePages,      "hw/ionic/ionic_datapath.c:ionic_prep_reg",      "-"),
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::LargePages,      "hw/irdma/ctrl.c:irdma_sc_mr_fast_register",     "irdma"),
     row(bindings::RDMA_DRIVER_MLX4,       Rule::LargePages,      "hw/mlx4/qp.c:set_reg_seg",                      "mlx4"),
@@ -84,9 +89,15 @@ const QUIRKS: &[Quirk] = &[
     // It leaves `remote_atomics_en` 0, which only `irdma_hwreg_mr()` sets.
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::NoRemoteAtomics, "hw/irdma/verbs.c:irdma_post_send",              "irdma"),
 
+    row(bindings::RDMA_DRIVER_HNS,        Rule::NoLocalInv,      "hw/hns/hns_roce_hw_v2.c:set_rc_opcode",         "hns"),
+
+    // The responder holds the region until the message ends. After 50 s the region is freed all the
+    // same.
+    row(bindings::RDMA_DRIVER_RXE,        Rule::InvalidateFirst, "sw/rxe/rxe_pool.c:__rxe_cleanup",               "-"),
+
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::LastWqe,         "hw/bnxt_re/main.c:bnxt_re_handle_qp_async_event", "bnxt"),
     row(bindings::RDMA_DRIVER_HFI1,       Rule::LastWqe,         "sw/rdmavt/qp.c:rvt_qp_mr_clean",                "opa"),
-    row(bindings::RDMA_DRIVER_HNS,        Rule::LastWqe,         "hw/hns/hns_roce_qp.c:hns_roce_ib_qp_event",     "-"),
+    row(bindings::RDMA_DRIVER_HNS,        Rule::LastWqe,         "hw/hns/hns_roce_qp.c:hns_roce_ib_qp_event",     "hns"),
     row(bindings::RDMA_DRIVER_IONIC,      Rule::LastWqe,         "hw/ionic/ionic_admin.c:ionic_qp_event",         "-"),
     row(bindings::RDMA_DRIVER_MLX4,       Rule::LastWqe,         "hw/mlx4/qp.c:mlx4_ib_handle_qp_event",          "mlx4"),
     row(bindings::RDMA_DRIVER_MLX5,       Rule::LastWqe,         "hw/mlx5/qp.c:mlx5_ib_handle_qp_event",          "mlx5"),
@@ -97,7 +108,7 @@ const QUIRKS: &[Quirk] = &[
 
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::NoUc,            "hw/bnxt_re/ib_verbs.c:__from_ib_qp_type",       "bnxt"),
     row(bindings::RDMA_DRIVER_ERDMA,      Rule::NoUc,            "hw/erdma/erdma_verbs.c:erdma_qp_validate_attr", "erdma"),
-    row(bindings::RDMA_DRIVER_HNS,        Rule::NoUc,            "hw/hns/hns_roce_qp.c:check_qp_type",            "-"),
+    row(bindings::RDMA_DRIVER_HNS,        Rule::NoUc,            "hw/hns/hns_roce_qp.c:check_qp_type",            "hns"),
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::NoUc,            "hw/irdma/verbs.c:irdma_validate_qp_attrs",      "irdma"),
     row(bindings::RDMA_DRIVER_MANA,       Rule::NoUc,            "hw/mana/qp.c:mana_ib_create_qp",                "-"),
     row(bindings::RDMA_DRIVER_QEDR,       Rule::NoUc,            "hw/qedr/verbs.c:qedr_check_qp_attrs",           "qedr"),

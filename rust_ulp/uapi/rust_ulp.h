@@ -1222,6 +1222,7 @@ struct rust_ulp_grant_create {
 /*
  * Errnos of GRANT_ROTATE:
  *
+ *  EIO         the driver did not revoke the old key
  *  ENOTCONN    the grant has ended
  *  ENOENT, EBADFD, ENOMEM  a shared cause
  */
@@ -1419,6 +1420,8 @@ struct rust_ulp_srq_query {
  *  EBUSY       another object uses it: a grant uses its buffer, a connection its queue pair, a
  *              queue pair its completion queues and its shared receive queue, a shared receive
  *              queue its completion queue, and other objects their protection domain
+ *  EIO         the driver did not revoke the key of a grant: the grant stays, and the peer can still
+ *              use it
  *  ENOENT      a shared cause
  */
 

@@ -46,8 +46,8 @@ struct hca_rules {
 	/* Pages under one key: what it reports, and what it can do. */
 	u32 max_pages, good_pages;
 	u64 page_sizes;
-	/* It refuses to post atomics; it grants none. */
-	bool refuses_atomics, no_remote_atomics;
+	/* It refuses to post atomics; it grants none; it refuses to post LOCAL_INV. */
+	bool refuses_atomics, no_remote_atomics, no_local_inv;
 	/* REG_MR ignores the size of a page: the adapter takes each for one of PAGE_SIZE. */
 	bool fixed_page_size;
 	/* Bytes of a send queue entry beside its memory, and the limits of an entry and a queue. */

@@ -52,6 +52,10 @@ static const struct ib_device_ops erdma_ops = {
 	.driver_id = RDMA_DRIVER_ERDMA,
 };
 
+static const struct ib_device_ops hns_ops = {
+	.driver_id = RDMA_DRIVER_HNS,
+};
+
 static const struct ib_device_ops ib_ops = {
 	.query_gid = hca_query_gid,
 };
@@ -155,6 +159,15 @@ static const struct hca_rules all_rules[] = {
 		 * field for the size, which is that of erdma_ib_alloc_mr().
 		 */
 		.fixed_page_size = true,
+	},
+	{
+		PLAIN,
+		.name = "hns",
+		.ops = &hns_ops,
+		/* hw/hns/hns_roce_qp.c, check_qp_type() */
+		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
+		/* hw/hns/hns_roce_hw_v2.c, set_rc_opcode() */
+		.no_local_inv = true,
 	},
 	{
 		PLAIN,

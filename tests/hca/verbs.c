@@ -708,6 +708,8 @@ static bool has_opcode(struct hca *hca, enum ib_wr_opcode opcode)
 	if (opcode == IB_WR_ATOMIC_CMP_AND_SWP ||
 	    opcode == IB_WR_ATOMIC_FETCH_AND_ADD)
 		has = !hca->rules->refuses_atomics;
+	if (opcode == IB_WR_LOCAL_INV)
+		has = !hca->rules->no_local_inv;
 	if (!has)
 		hca_broken(hca, "a request of type %u, which the driver lacks",
 			   opcode);

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|lists|ops|atomics|connect|iwarp|streams|srq|interrupts|undrained|worker|dereg|flushed|
-        undestroyed|silent|refused|stopped|streamless|unplugged
+    hca.py pages|pinned|lists|ops|atomics|connect|iwarp|streams|srq|interrupts|undrained|worker|dereg|unrevoked|
+        flushed|undestroyed|silent|refused|stopped|streamless|unplugged
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -183,7 +183,7 @@ def test_atomics(r):
 
 def test_srq(r):
     """A shared receive queue, where the driver says when a queue pair has left it."""
-    tells = personality() in ("mlx4", "mlx5", "bnxt", "opa")
+    tells = personality() in ("mlx4", "mlx5", "bnxt", "hns", "opa")
     a, b = End("h1", "hca1"), End("h2", "hca2")
     if not tells:
         r.equal("a shared receive queue is refused", error_of(Srq, b.file, b.pd, b.cq), "EOPNOTSUPP")
@@ -270,6 +270,56 @@ def test_dereg(r):
     a.close()
     b.close()
     adapter(fail_name="")
+
+
+def test_unrevoked(r):
+    """A key that the driver neither deregisters nor invalidates: revoking it fails, and may be tried again."""
+    a, b = two()
+
+    def refused(function, *args, **kwargs):
+        adapter(fail_name="dereg_mr", fail_command=1)
+        said = error_of(function, *args, **kwargs)
+        with open("/sys/module/ulp_hca/parameters/fail_command") as f:
+            return said, f.read().strip()
+
+    def write(grant, rkey):
+        data = pattern(rkey & 63, 8)
+        a.buffer.map[:8], b.buffer.map[:8] = data, bytes(8)
+        a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=grant.addr, rkey=rkey)])
+        return a.cq.wait(1)[0].status, b.buffer.map[:8] == data
+
+    def query(grant):
+        got = b.file.call("GRANT_QUERY", grant=grant.handle)
+        return got.state, got.rkey
+
+    grant = b.file.grant(b.buffer, ALL)
+    active = N["GRANT_ACTIVE"], grant.rkey
+    r.equal("DESTROY of a grant that the driver does not revoke", refused(b.file.destroy, grant.handle), ("EIO", "0"))
+    r.equal("... the grant stays", query(grant), active)
+    r.equal("... and its key works", write(grant, grant.rkey), (0, True))
+    r.equal("GRANT_ROTATE", refused(b.file.call, "GRANT_ROTATE", grant=grant.handle), ("EIO", "0"))
+    r.equal("... the grant keeps its key", query(grant), active)
+    r.equal("... which works", write(grant, grant.rkey), (0, True))
+    fresh = b.file.call("GRANT_ROTATE", grant=grant.handle)
+    r.equal("GRANT_ROTATE when the driver works: the new key works", write(fresh, fresh.rkey), (0, True))
+    bound = b.file.call("GRANT_CREATE", buffer=b.buffer.handle, access=ALL, length=64, qp=Qp(b.file, b.pd, b.cq).handle)
+    other = query(bound)
+    b.file.events()
+    said = refused(b.file.destroy, b.file.call("GRANT_QUERY", grant=bound.handle).qp)
+    r.equal("DESTROY of a queue pair whose grant the driver does not revoke", said[0], "none")
+    with open("/sys/module/ulp_hca/parameters/fail_command") as f:
+        asked = ulp.until(lambda: f.seek(0) or f.read().strip() == "0")
+    r.check("... the driver is asked for it", asked)
+    r.equal("... the grant stays active", query(bound), other)
+    r.equal("... and its key works", write(bound, bound.rkey), (0, True))
+    ended = [event for event, handle, *_ in b.file.events() if handle == bound.handle]
+    r.equal("... no event says that it has ended", ended, [])
+    adapter(fail_command=0, fail_name="")
+    for name, one in (("bound", bound), ("rotated", grant)):
+        r.equal(f"DESTROY of the {name} grant when the driver works", error_of(b.file.destroy, one.handle), "none")
+    r.equal("... its key lets nothing in", write(fresh, fresh.rkey), (REFUSED, False))
+    a.close()
+    b.close()
 
 
 def test_flushed(r):

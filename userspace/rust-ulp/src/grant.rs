@@ -318,7 +318,8 @@ impl Grant {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceGone`], or [`Error::Sys`] with `ENOENT` if it was revoked before.
+    /// [`Error::DeviceGone`], or [`Error::Sys`] with `ENOENT` if it was revoked before, and with
+    /// `EIO` if the driver did not revoke it: the key is alive, and another call tries again.
     pub fn revoke(&self) -> Result<()> {
         self.inner.object.destroy()
     }

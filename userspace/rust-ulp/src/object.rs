@@ -56,7 +56,15 @@ impl Object {
             });
         }
         let result = self.device.call(&mut arg);
-        if matches!(result, Err(Error::Busy { .. })) {
+        // EIO: the driver did not revoke the key of a grant.
+        if matches!(
+            result,
+            Err(Error::Busy { .. }
+                | Error::Sys {
+                    errno: libc::EIO,
+                    ..
+                })
+        ) {
             self.gone.store(false, Ordering::Release);
         }
         result
