@@ -184,8 +184,8 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	slot = cover ? keep(tb, count) : find(addr, 0);
 	pthread_mutex_unlock(&translating);
 	if (slot)
-		qemu_plugin_register_vcpu_tb_exec_inline(
-			tb, INLINE_ADD_U64, &slot->insns, count);
+		qemu_plugin_register_vcpu_tb_exec_inline(tb, INLINE_ADD_U64,
+							 &slot->insns, count);
 	if (cover)
 		return;
 	for (i = 0; i < count; i++) {
