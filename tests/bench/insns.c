@@ -3,7 +3,8 @@
  * A plugin for QEMU: how many instructions of the guest ran in which translated block.
  *
  *   -plugin libinsns.so,out=FILE     between two marks; made and read by `profile`
- *   -plugin libinsns.so,cover=FILE   of modules, until QEMU ends; by scripts/coverage
+ *   -plugin libinsns.so,cover=FILE   of modules, between two marks or, without any, until
+ *                                    QEMU ends; by scripts/coverage
  *
  * A line of out is an address and a number of instructions; one of cover has the bytes of
  * the block behind them. Where a module lay another may lie later: with cover, a block
@@ -124,20 +125,20 @@ static struct slot *keep(const struct qemu_plugin_tb *tb, size_t count)
 	return slot;
 }
 
-static void ended(qemu_plugin_id_t id, void *data)
+static void write_out(void)
 {
-	FILE *file = fopen(cover, "w");
+	FILE *file = fopen(out ? out : cover, "w");
 	size_t i, k;
 
-	(void)id;
-	(void)data;
 	if (!file)
 		return;
 	for (i = 0; i < SLOTS; i++) {
-		if (!slots[i].insns || !slots[i].bytes)
+		if (!slots[i].insns)
 			continue;
-		fprintf(file, "%llx %llu ", (unsigned long long)slots[i].addr,
+		fprintf(file, "%llx %llu", (unsigned long long)slots[i].addr,
 			(unsigned long long)slots[i].insns);
+		if (slots[i].size)
+			fputc(' ', file);
 		for (k = 0; k < slots[i].size; k++)
 			fprintf(file, "%02x", slots[i].bytes[k]);
 		fputc('\n', file);
@@ -145,29 +146,27 @@ static void ended(qemu_plugin_id_t id, void *data)
 	fclose(file);
 }
 
+static void ended(qemu_plugin_id_t id, void *data)
+{
+	(void)id;
+	(void)data;
+	if (!begun)
+		write_out();
+}
+
 static void mark(unsigned int cpu, void *data)
 {
-	FILE *file;
 	uint32_t i;
 
 	(void)cpu;
 	(void)data;
-	if (!begun) {
-		begun = true;
-		for (i = 0; i < SLOTS; i++)
-			slots[i].insns = 0;
+	if (begun) {
+		write_out();
 		return;
 	}
-	file = fopen(out, "w");
-	if (!file)
-		return;
-	for (i = 0; i < SLOTS; i++) {
-		if (slots[i].insns)
-			fprintf(file, "%llx %llu\n",
-				(unsigned long long)slots[i].addr,
-				(unsigned long long)slots[i].insns);
-	}
-	fclose(file);
+	begun = true;
+	for (i = 0; i < SLOTS; i++)
+		slots[i].insns = 0;
 }
 
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
@@ -178,16 +177,14 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	struct slot *slot;
 
 	(void)id;
-	if (cover && (addr < MODULES || addr >= MODULES_END))
-		return;
-	pthread_mutex_lock(&translating);
-	slot = cover ? keep(tb, count) : find(addr, 0);
-	pthread_mutex_unlock(&translating);
-	if (slot)
-		qemu_plugin_register_vcpu_tb_exec_inline(tb, INLINE_ADD_U64,
-							 &slot->insns, count);
-	if (cover)
-		return;
+	if (!cover || (addr >= MODULES && addr < MODULES_END)) {
+		pthread_mutex_lock(&translating);
+		slot = cover ? keep(tb, count) : find(addr, 0);
+		pthread_mutex_unlock(&translating);
+		if (slot)
+			qemu_plugin_register_vcpu_tb_exec_inline(
+				tb, INLINE_ADD_U64, &slot->insns, count);
+	}
 	for (i = 0; i < count; i++) {
 		const struct qemu_plugin_insn *insn =
 			qemu_plugin_tb_get_insn(tb, i);
