@@ -13,6 +13,7 @@ belong to it and none of the module's, on a kernel on which it was seen.
 - rxe-socket: rxe puts the socket of a network namespace twice when the namespace goes (docs/trust.md).
   42-chaos waits for the device of a namespace that it deletes, so that no `rdma link del` meets that.
 - rxe-completer: check_ack() returns COMPST_ERROR for a late or doubled response without a status.
+- rxe-zero-write: a Write with a length of 0 and a payload, which no driver sends (docs/trust.md). A warning for each.
 """
 
 import re
@@ -49,6 +50,7 @@ FAULTS = {
     ),
     "rxe-socket": (STOCK, [(r"WARNING: .*lib/refcount\.c", [r" inet_release\+", r" rxe_net_del\+"])]),
     "rxe-completer": (STOCK, [(r"WARNING: .*rxe_comp\.c:827\b", [r"RIP: .*:rxe_completer\+"])]),
+    "rxe-zero-write": (STOCK, [(r"WARNING: .*rxe_mr\.c:393\b", [r"RIP: .*:rxe_mr_copy\+", r" rxe_receiver\+"])]),
 }
 
 
