@@ -526,8 +526,7 @@ fn admit_plain<'a>(
     (index, wr): (u32, &abi::Wr),
     cache: &mut LookupCache<'a>,
 ) -> Result<(Request, Flags)> {
-    let must_report =
-        CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
+    let must_report = CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
     let signaled = wr.flags & abi::SEND_SIGNALED != 0 || run.sig_all || run.is_recv;
     let kept = Request {
         user_data: wr.user_data,
@@ -805,8 +804,7 @@ fn push<'a>(
     let extent = check_memory(ctx, run, &item, cache)?;
     let length = extent.length;
     let operation = operation(ctx.table, run.queue, request.op, length)?;
-    let must_report =
-        CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
+    let must_report = CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
     // From here on, the request owns the room and returns it.
     let signaled = request.signaled || run.sig_all || run.is_recv;
     let kept = Request {
