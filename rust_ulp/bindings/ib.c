@@ -65,10 +65,31 @@ struct device *rust_ulp_h_dma_device(struct ib_device *dev)
 	return dev->dma_device;
 }
 
-/* A rename of the device may change the name during the copy, which is NUL-terminated anyway. */
+static void copy_device_name(const struct ib_device *dev, unsigned long *words)
+{
+	size_t i;
+
+	for (i = 0; i < IB_DEVICE_NAME_MAX / sizeof(*words); i++)
+		words[i] = READ_ONCE(((const unsigned long *)dev->name)[i]);
+}
+
+/*
+ * Not dev_name(): kobject_rename() frees that string when the device is renamed. This array is
+ * written in place, by words (strscpy() in ib_device_rename()), under a lock that the core keeps
+ * for itself. So the name is read until two copies agree.
+ */
 void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
 {
-	strscpy_pad(out, dev_name(&dev->dev), len);
+	unsigned long name[IB_DEVICE_NAME_MAX / sizeof(long)];
+	unsigned long again[ARRAY_SIZE(name)];
+
+	BUILD_BUG_ON(offsetof(struct ib_device, name) % sizeof(long));
+	do {
+		copy_device_name(dev, name);
+		copy_device_name(dev, again);
+	} while (memcmp(name, again, sizeof(name)));
+	((char *)name)[sizeof(name) - 1] = 0;
+	strscpy_pad(out, (char *)name, len);
 }
 
 bool rust_ulp_h_device_is_driven_by(struct ib_device *dev, const char *module)

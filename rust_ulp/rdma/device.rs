@@ -74,9 +74,9 @@ impl PartialEq for Device {
     }
 }
 
-// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. The core reads names under
-// `devices_rwsem` (drivers/infiniband/core/device.c:95), and tables of GIDs under their own lock
-// (drivers/infiniband/core/cache.c:118).
+// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. The name is an array of bytes in the
+// device, which a rename overwrites in place (core/device.c:ib_device_rename). The core reads tables
+// of GIDs under their own lock (core/cache.c:rdma_query_gid_table).
 unsafe impl Send for Device {}
 // SAFETY: As above.
 unsafe impl Sync for Device {}
@@ -214,10 +214,12 @@ impl Device {
         unsafe { Pages::attach(kernel::device::Device::from_raw(ptr), what, registered) }
     }
 
-    /// Copies the name, NUL-terminated and padded. The name may change at any time. Does not sleep.
+    /// Copies the name, NUL-terminated and padded. The name may change at any time. A name of eight
+    /// bytes or more may be mixed with the one before while the device is renamed. Does not sleep.
     pub(crate) fn name(&self) -> [u8; NAME_MAX] {
         let mut name = [0; NAME_MAX];
-        // SAFETY: The buffer has the length that is passed.
+        // SAFETY: The buffer has the length that is passed, which is that of the device's array. That
+        // lives as long as the device.
         unsafe {
             bindings::rust_ulp_h_device_name(self.as_raw(), name.as_mut_ptr().cast(), NAME_MAX)
         };

@@ -7,13 +7,17 @@
 Expects the module and two hosts. Prints KTAP.
 """
 
+import contextlib
 import ctypes
 import errno
+import itertools
 import mmap
 import os
 import pathlib
 import re
 import select
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -483,6 +487,64 @@ def test_many(r):
     b.buffer.map[:] = bytes(b.buffer.length)
     r.equal("one bad request among 200", error_of(a.file.submit, bad), "ERANGE")
     r.equal("none was posted", (a.cq.reap(), any(b.buffer.map[:])), ([], False))
+
+
+class Renamer(threading.Thread):
+    """Gives a device two names in turns, as `rdma dev set` does, until it is stopped."""
+
+    def __init__(self, index, names):
+        super().__init__(daemon=True)
+        self.requests = itertools.cycle([self.request(index, name) for name in names])
+        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 20)  # NETLINK_RDMA
+        self.stopped, self.count, self.errors = False, 0, []
+
+    @staticmethod
+    def request(index, name):
+        """RDMA_NLDEV_CMD_SET with RDMA_NLDEV_ATTR_DEV_INDEX and RDMA_NLDEV_ATTR_DEV_NAME."""
+        text = name.encode() + b"\0"
+        attributes = struct.pack("<HHI", 8, 1, index) + struct.pack("<HH", 4 + len(text), 2) + text
+        attributes = attributes.ljust((len(attributes) + 3) & ~3, b"\0")
+        # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_SET); NLM_F_REQUEST | NLM_F_ACK
+        return struct.pack("<IHHII", 16 + len(attributes), 5 << 10 | 2, 1 | 4, 0, 0) + attributes
+
+    def run(self):
+        # An even number: the device has its first name again at the end.
+        while not self.stopped or self.count % 2:
+            self.socket.send(next(self.requests))
+            error = struct.unpack_from("<i", self.socket.recv(4096), 16)[0]
+            if error and error not in self.errors:
+                self.errors.append(error)
+            self.count += 1
+
+
+def test_renamed(r):
+    """A device is renamed in a loop while its name is listed, looked up and queried."""
+    file = ulp.File("h1", ulp.DEV1)
+    names = {ulp.DEV1, "other1"}
+    index = next(d.index for d in file.devices() if ulp.text(d.name) == ulp.DEV1)
+    # The second name first. Both fit into a word, which is copied in one piece.
+    renamer = Renamer(index, ["other1", ulp.DEV1])
+    listed, queried, attached, found = set(), set(), set(), set()
+
+    def attach(name):
+        with contextlib.closing(ulp.File("h1")) as other:
+            found.add(error_of(lambda: attached.add(ulp.text(other.attach(name).name))))
+
+    renamer.start()
+    try:
+        for _ in range(ulp.count("ULP_ROUNDS", 300, 100)):
+            listed |= {ulp.text(d.name) for d in file.devices() if d.index == index}
+            queried.add(ulp.text(file.call("DEVICE_QUERY").name))
+            attach(ulp.DEV1)
+            attach("other1")
+    finally:
+        renamer.stopped = True
+        renamer.join()
+    r.check("the device is renamed meanwhile", renamer.count > 100 and not renamer.errors, renamer.errors)
+    r.equal("DEVICE_LIST during renames: each name is one of the two", listed - names, set())
+    r.equal("DEVICE_QUERY during renames: each name is one of the two", queried - names, set())
+    r.equal("ATTACH during renames: each name is one of the two", attached - names, set())
+    r.equal("ATTACH by either name during renames: it is found, or ENOENT", found - {"none", "ENOENT"}, set())
 
 
 def test_domains(r):
