@@ -58,7 +58,8 @@ use kernel::{
 /// The list of all devices.
 #[pin_data]
 pub(crate) struct Registry {
-    /// Lock order: after `UlpFile::attaching`, before the gate and `rtnl_lock`.
+    /// No lock is taken under it: whoever looks at a device holds a reference instead, see
+    /// [`Self::iter`].
     #[pin]
     devices: Mutex<KVec<Arc<Device>>>,
     workqueue: Arc<Workqueue>,
@@ -150,6 +151,13 @@ pub(crate) struct Choice {
     pub(crate) gid_index: u32,
 }
 
+impl Choice {
+    /// Returns whether the device of this GID is a better default than that of `other`.
+    pub(crate) fn is_better_than(&self, other: &Self) -> bool {
+        self.rank > other.rank
+    }
+}
+
 fn rank(gid: &Gid) -> Rank {
     match gid.gid_type {
         GidType::Ib => Rank::V2,
@@ -164,9 +172,12 @@ fn rank(gid: &Gid) -> Rank {
 ///
 /// Prefers GIDs of active ports, and among those, in this order: RoCE v2 with an IPv4 address, RoCE
 /// v2 with an IPv6 address, link-local addresses, and RoCE v1. GIDs whose netdev is in another
-/// namespace do not count.
+/// namespace do not count. Asks the driver for the state of each port once: that may take a command
+/// of the firmware, or `rtnl_lock`.
 pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choice> {
     let mut best: Option<(bool, Choice)> = None;
+    // The last port, and whether it is active. The GIDs of a port follow each other.
+    let mut last: Option<(u32, bool)> = None;
     device.for_each_gid(|port, index| {
         let Ok(gid) = device.gid(port, index, net) else {
             return;
@@ -174,7 +185,11 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
         if gid.foreign_net {
             return;
         }
-        let active = device.port(port).is_ok_and(|port| port.is_active());
+        let active = match last {
+            Some((number, active)) if number == port => active,
+            _ => device.port(port).is_ok_and(|port| port.is_active()),
+        };
+        last = Some((port, active));
         let choice = Choice {
             rank: rank(&gid),
             port,
@@ -268,14 +283,29 @@ impl Registry {
         &self.users
     }
 
+    /// Returns the devices in the order of their indices. The list is not locked meanwhile: devices
+    /// may come and go. Sleeps.
+    fn iter(&self) -> impl Iterator<Item = Arc<Device>> + '_ {
+        let mut next = Some(0);
+        core::iter::from_fn(move || {
+            let from = next?;
+            let devices = self.devices.lock();
+            let later = devices.iter().filter(|device| device.index >= from);
+            let device = later.min_by_key(|device| device.index)?.clone();
+            drop(devices);
+            next = device.index.checked_add(1);
+            Some(device)
+        })
+    }
+
     /// Calls `f` for each device that processes in the network namespace `net` may use. Sleeps.
     pub(crate) fn for_each(&self, net: &NetNs, mut f: impl FnMut(&Device, &DeviceState)) {
-        for device in self.devices.lock().iter() {
+        for device in self.iter() {
             let Ok(state) = device.gate.enter() else {
                 continue;
             };
             if state.device.is_accessible_from(net) {
-                f(device, &state);
+                f(&device, &state);
             }
         }
     }
@@ -285,7 +315,7 @@ impl Registry {
     /// Returns [`ENOENT`] unless processes in the network namespace `net` may use such a device.
     pub(crate) fn find(&self, net: &NetNs, name: &[u8]) -> Result<Arc<Device>> {
         let mut best: Option<(Choice, Arc<Device>)> = None;
-        for device in self.devices.lock().iter() {
+        for device in self.iter() {
             let Ok(state) = device.gate.enter() else {
                 continue;
             };
@@ -299,7 +329,10 @@ impl Registry {
                 continue;
             }
             if let Some(choice) = choose(&state.device, net) {
-                if best.as_ref().is_none_or(|(was, _)| choice.rank > was.rank) {
+                if best
+                    .as_ref()
+                    .is_none_or(|(was, _)| choice.is_better_than(was))
+                {
                     best = Some((choice, device.clone()));
                 }
             }
@@ -362,7 +395,7 @@ impl Device {
 impl Show for Registry {
     /// Prints the objects and counters of all files that are attached to a device.
     fn show(&self, m: &SeqFile) {
-        for device in self.devices.lock().iter() {
+        for device in self.iter() {
             if let Ok(state) = device.gate.enter() {
                 for file in device.files.lock().iter() {
                     file.show(&state, m);

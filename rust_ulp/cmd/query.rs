@@ -9,7 +9,8 @@ use super::access::{
 use crate::{
     device::{
         choose,
-        name_of, //
+        name_of,
+        Choice, //
     },
     file::UlpFile,
     kernel::{
@@ -98,18 +99,16 @@ fn write_entries<T: Plain>(entries: &[T], addr: u64, size: u32, capacity: u32) -
 pub(super) fn devices(file: &UlpFile, value: &mut abi::DeviceList) -> Result {
     let mut entries = KVec::new();
     let mut result = Ok(());
-    let default = file
-        .registry()
-        .find(file.net(), b"")
-        .ok()
-        .map(|device| device.index());
+    // The preferred GID of the default device, and the position of that device.
+    let mut default: Option<(Choice, usize)> = None;
     file.registry().for_each(file.net(), |device, state| {
         let mut flags = 0;
-        if default == Some(device.index()) {
-            flags |= abi::DEVICE_DEFAULT;
-        }
-        if choose(state.device(), file.net()).is_some() {
+        if let Some(choice) = choose(state.device(), file.net()) {
             flags |= abi::DEVICE_LOCAL_NET;
+            // As `Registry::find` decides.
+            if default.is_none_or(|(was, _)| choice.is_better_than(&was)) {
+                default = Some((choice, entries.len()));
+            }
         }
         let entry = abi::DeviceEntry {
             name: state.device().name(),
@@ -124,6 +123,9 @@ pub(super) fn devices(file: &UlpFile, value: &mut abi::DeviceList) -> Result {
         }
     });
     result?;
+    if let Some(entry) = default.and_then(|(_, at)| entries.get_mut(at)) {
+        entry.flags |= abi::DEVICE_DEFAULT;
+    }
     value.count = write_entries(&entries, value.entries, value.entry_size, value.capacity)?;
     Ok(())
 }

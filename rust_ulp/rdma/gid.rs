@@ -111,19 +111,12 @@ impl Device {
     /// Calls `each` with the port and the index of every GID in use. Sleeps.
     ///
     /// Reads all tables in one pass, since a table may have a thousand entries of which a few are
-    /// in use. Without memory for that, calls `each` for every index.
+    /// in use. Without memory for that, or when very many are in use, calls `each` for every index.
+    /// The GIDs of a port follow each other.
     pub(crate) fn for_each_gid(&self, mut each: impl FnMut(u32, u32)) {
-        let tables = || {
-            (1..=self.attributes().phys_ports).map(|port| {
-                let length = self.port(port).map_or(0, |port| port.gid_tbl_len());
-                (port, length)
-            })
-        };
-        let total = tables().fold(0usize, |total, (_, length)| {
-            total.saturating_add(length as usize)
-        });
-        // The first size usually suffices.
-        for room in [total.min(64), total] {
+        // The first number usually suffices. The driver is not asked for the lengths of the tables,
+        // which may take a command of its firmware.
+        for room in [64, 1 << 10, 1 << 14] {
             let mut entries = KVVec::new();
             let empty = bindings::ib_uverbs_gid_entry::default();
             if entries.resize(room, empty, GFP_KERNEL_ACCOUNT).is_err() {
@@ -139,7 +132,8 @@ impl Device {
                 return;
             }
         }
-        for (port, length) in tables() {
+        for port in 1..=self.attributes().phys_ports {
+            let length = self.port(port).map_or(0, |port| port.gid_tbl_len());
             for index in 0..length {
                 each(port, index);
             }

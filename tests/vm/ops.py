@@ -547,6 +547,18 @@ def test_renamed(r):
     r.equal("ATTACH by either name during renames: it is found, or ENOENT", found - {"none", "ENOENT"}, set())
 
 
+def test_listed(r):
+    """DEVICE_LIST asks the driver for the state of each port once, whatever the number of its GIDs."""
+    file = ulp.File("h1")
+    with tracing.Trace("function", ["ib_query_port"]) as trace:
+        devices = file.devices()
+    asked = [e for e in trace.records() if e["what"].startswith("ib_query_port") and int(e["pid"]) == os.getpid()]
+    # Of a device that has only addresses of other namespaces no port is asked for.
+    ports = [d.phys_ports for d in devices if d.flags & N["DEVICE_LOCAL_NET"]]
+    r.check("DEVICE_LIST has devices of this namespace", ports)
+    r.equal("DEVICE_LIST: ib_query_port() once for each of their ports", len(asked), sum(ports))
+
+
 def test_domains(r):
     a, b = pair()
     pd = a.file.pd()
