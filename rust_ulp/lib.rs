@@ -71,7 +71,7 @@
 //! | `uring_lock` (kernel) | an io_uring instance. Held over commands, which may wait for user memory: no thread inside the gate waits for it | `uring_cmd`, task work |
 //! | `UlpFile::attaching` | ATTACH, one at a time | process |
 //! | `Registry::devices` | the list of devices. No lock is taken under it | process |
-//! | `Device::gate` | not a lock but a reference count: a guard prevents the removal of the device | process; may sleep inside |
+//! | `Device::gate` | not a lock but a reference count: a guard prevents the removal of the device. For lockdep a guard is a reader, and the removal a writer | process; may sleep inside |
 //! | `SubmitRing::pending` | the entries of a submission ring that are not posted. Held while KICK posts them | process |
 //! | `mmap_lock` (kernel) | an address space. Copies from and to user space take it: no lock below is held over a copy | process |
 //! | `Device::files` | the files attached to a device | process |

@@ -88,6 +88,12 @@ struct rust_ulp_h_payer {
 	struct user_struct *user; /* NULL when the user is not charged */
 };
 
+/* A gate, see kernel/gate.rs: the counter of its users, and what lockdep knows of it. */
+struct rust_ulp_h_gate {
+	struct percpu_ref refs;
+	struct lockdep_map map;
+};
+
 /* The functions of a mapping, whose areas share its pages. */
 struct rust_ulp_h_mapping {
 	struct page *(*page)(const void *mapping, unsigned long pgoff);

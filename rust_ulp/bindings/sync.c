@@ -5,6 +5,7 @@
 #include <linux/completion.h>
 #include <linux/cpumask.h>
 #include <linux/ktime.h>
+#include <linux/lockdep.h>
 #include <linux/nsproxy.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
@@ -24,14 +25,42 @@ void rust_ulp_h_put_net(struct net *net)
 	put_net(net);
 }
 
-bool rust_ulp_h_percpu_ref_tryget_live(struct percpu_ref *ref)
+/*
+ * For lockdep a gate is a lock. Its users take it as readers; they never wait for it, and one
+ * thread may take it several times. Closing it takes it as a writer, which waits for the readers.
+ * So lockdep reports a lock that is taken inside the gate and held by a thread that closes it, as
+ * it does for the queues of the block layer. Without CONFIG_LOCKDEP nothing is left of this.
+ */
+int rust_ulp_h_gate_init(struct rust_ulp_h_gate *gate,
+			 percpu_ref_func_t *release)
 {
-	return percpu_ref_tryget_live(ref);
+	static struct lock_class_key key;
+
+	lockdep_init_map(&gate->map, "rust_ulp::Device::gate", &key, 0);
+	return percpu_ref_init(&gate->refs, release, 0, GFP_KERNEL);
 }
 
-void rust_ulp_h_percpu_ref_put(struct percpu_ref *ref)
+bool rust_ulp_h_gate_enter(struct rust_ulp_h_gate *gate)
 {
-	percpu_ref_put(ref);
+	if (!percpu_ref_tryget_live(&gate->refs))
+		return false;
+	lock_acquire_shared_recursive(&gate->map, 0, 1, NULL, _RET_IP_);
+	return true;
+}
+
+/* The gate may be freed when this returns. */
+void rust_ulp_h_gate_leave(struct rust_ulp_h_gate *gate)
+{
+	lock_release(&gate->map, _RET_IP_);
+	percpu_ref_put(&gate->refs);
+}
+
+/* Refuses new users. The caller waits until @release of rust_ulp_h_gate_init() was called. */
+void rust_ulp_h_gate_kill(struct rust_ulp_h_gate *gate)
+{
+	lock_acquire_exclusive(&gate->map, 0, 0, NULL, _RET_IP_);
+	lock_release(&gate->map, _RET_IP_);
+	percpu_ref_kill(&gate->refs);
 }
 
 void rust_ulp_h_spin_lock_bh(spinlock_t *lock)

@@ -5,7 +5,7 @@
 //! A user of the value enters the gate, and holds a [`GateGuard`] while inside; it may sleep.
 //! Closing the gate refuses new users, waits for the last guard, and returns the value. Unlike the
 //! kernel crate's `Revocable`, its users may sleep: it counts them in a percpu counter, as the
-//! block layer does to freeze its queues.
+//! block layer does to freeze its queues. lockdep sees the gate as a lock, see `bindings/sync.c`.
 //!
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 
@@ -46,7 +46,7 @@ use kernel::{
 #[pin_data(PinnedDrop)]
 pub(crate) struct Gate<T: Send + Sync> {
     #[pin]
-    refs: Opaque<kernel::bindings::percpu_ref>,
+    refs: Opaque<bindings::rust_ulp_h_gate>,
     #[pin]
     drained: Completion,
     closed: AtomicFlag,
@@ -79,15 +79,10 @@ impl<T: Send + Sync> Gate<T> {
     pub(crate) fn new(value: T) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             refs <- Opaque::try_ffi_init(|slot| {
-                // SAFETY: `slot` is memory for a `percpu_ref`, and the counter may call
+                // SAFETY: `slot` is memory for a gate of the helpers, and its counter may call
                 // `Self::release` in any context.
                 kernel::error::to_result(unsafe {
-                    kernel::bindings::percpu_ref_init(
-                        slot,
-                        Some(Self::release),
-                        0,
-                        kernel::bindings::GFP_KERNEL,
-                    )
+                    bindings::rust_ulp_h_gate_init(slot, Some(Self::release))
                 })
             }),
             drained <- Completion::new(),
@@ -103,15 +98,18 @@ impl<T: Send + Sync> Gate<T> {
     ///
     /// `refs` is the counter of a gate.
     unsafe extern "C" fn release(refs: *mut kernel::bindings::percpu_ref) {
-        // SAFETY: `refs` is a field of a gate, which outlives its counter.
-        let gate = unsafe { &*kernel::container_of!(Opaque::cast_from(refs), Self, refs) };
+        // SAFETY: `refs` is the counter of `Self::refs`, a field of a gate, which outlives its counter.
+        let gate = unsafe {
+            let helper = kernel::container_of!(refs, bindings::rust_ulp_h_gate, refs);
+            &*kernel::container_of!(Opaque::cast_from(helper), Self, refs)
+        };
         gate.drained.complete_all();
     }
 
     /// Enters the gate. Does not sleep. Fails with [`ENODEV`] when the gate is closed.
     pub(crate) fn enter(&self) -> Result<GateGuard<'_, T>> {
         // SAFETY: By the type invariant the counter is initialized.
-        if unsafe { bindings::rust_ulp_h_percpu_ref_tryget_live(self.refs.get()) } {
+        if unsafe { bindings::rust_ulp_h_gate_enter(self.refs.get()) } {
             // INVARIANT: The reference was just taken.
             Ok(GateGuard { gate: self })
         } else {
@@ -127,13 +125,14 @@ impl<T: Send + Sync> Gate<T> {
     /// Closes the gate, and returns the value; [`None`] when it was closed before. Sleeps.
     ///
     /// Calls `wake_waiters`, which must make the users leave soon, and waits until they have left.
-    /// A caller that holds a guard would wait for ever.
+    /// A caller that holds a guard would wait for ever, and so would one that holds a lock which a
+    /// user takes inside the gate.
     pub(crate) fn close(&self, wake_waiters: impl FnOnce()) -> Option<T> {
         if self.closed.xchg(true, Full) {
             return None;
         }
         // SAFETY: The counter is initialized, and `closed` lets one caller get here, once.
-        unsafe { kernel::bindings::percpu_ref_kill_and_confirm(self.refs.get(), None) };
+        unsafe { bindings::rust_ulp_h_gate_kill(self.refs.get()) };
         wake_waiters();
         self.drained.wait_for_completion();
         // SAFETY: No reference exists or can be had any more, so nobody else accesses the value.
@@ -157,7 +156,7 @@ impl<T: Send + Sync> Deref for GateGuard<'_, T> {
 impl<T: Send + Sync> Drop for GateGuard<'_, T> {
     fn drop(&mut self) {
         // SAFETY: By the type invariant this value owns the reference.
-        unsafe { bindings::rust_ulp_h_percpu_ref_put(self.gate.refs.get()) };
+        unsafe { bindings::rust_ulp_h_gate_leave(self.gate.refs.get()) };
     }
 }
 
@@ -166,7 +165,7 @@ impl<T: Send + Sync> PinnedDrop for Gate<T> {
     fn drop(self: Pin<&mut Self>) {
         drop(self.close(|| ()));
         // SAFETY: The counter is initialized and dead, and nobody can reach it any more.
-        unsafe { kernel::bindings::percpu_ref_exit(self.refs.get()) };
+        unsafe { kernel::bindings::percpu_ref_exit(&raw mut (*self.refs.get()).refs) };
     }
 }
 

@@ -12,6 +12,8 @@
 #include <linux/vmalloc.h>
 #include <linux/workqueue.h>
 
+void gate_inversion(void); /* gate.c */
+
 static char *bug = "none";
 module_param(bug, charp, 0);
 MODULE_PARM_DESC(bug, "which bug to commit");
@@ -159,6 +161,7 @@ static const struct {
 	{ "unsigned_overflow", unsigned_overflow },
 	{ "sleep_in_atomic", sleep_in_atomic },
 	{ "lock_inversion", lock_inversion },
+	{ "gate_inversion", gate_inversion },
 	{ "leak", leak },
 	{ "free_active", free_active },
 };
