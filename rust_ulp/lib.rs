@@ -67,7 +67,8 @@
 //!
 //! | lock | protects | context |
 //! |---|---|---|
-//! | `devices_rwsem`, `clients_rwsem` (RDMA core) | devices and clients | `add`, `remove` |
+//! | `unregistration_lock` (RDMA core) | the removal of a device | `remove`, when the device goes |
+//! | `devices_rwsem`, `clients_rwsem`, `client_data_rwsem` (RDMA core) | devices and clients | `add`, `rename`; not `remove` |
 //! | `uring_lock` (kernel) | an io_uring instance. Held over commands, which may wait for user memory: no thread inside the gate waits for it | `uring_cmd`, task work |
 //! | `UlpFile::attaching` | ATTACH, one at a time | process |
 //! | `Registry::devices` | the list of devices. No lock is taken under it | process |
@@ -90,7 +91,7 @@
 //! | `rdma::loopback::LoopbackConnector::state` | the connection attempt in progress | process |
 //! | handler mutex of an identifier (connection manager); a listener's before its request's | the identifier's state. Held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it: no lock below is held over the drop. Not taken under `UlpFile::table`: `ucma_migrate_id()` of rdma_ucm copies to user space under those of its identifiers, and lockdep knows no difference | process |
 //! | `Backlog::waiting` | the connection requests of a listener | process |
-//! | `Connection::progress` | the state of a connection. Held while its queue pair moves to ERR | process |
+//! | `Connection::progress` | the state of a connection. Held over `ib_modify_qp()`: while its queue pair moves to ERR, and on iWARP to INIT | process |
 //! | `rdma::loopback::LoopbackConn::progress` | the state of a loopback connection | process |
 //! | `rtnl_lock` (kernel) | netdevs. Held by the core's GID workers; `ib_query_port()` takes it | process |
 //! | `EventSubscribers::files` | the files that receive a device's events | process |
@@ -119,8 +120,8 @@
 //! | `poll` | process | takes `UlpFile::table` |
 //! | `read` | process | sleeps outside the gate until a signal, a record or device removal |
 //! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | destroys the objects; drains |
-//! | `Client::add`, `remove` | process | `remove` is bounded: it waits only for guards, whose holders it wakes |
-//! | connection manager handlers | process (the manager's workqueues), handler mutex held | may sleep; do not wait for other threads; do not enter the gate; drop no identifier |
+//! | `Client::add`, `remove` | process | `remove` is bounded: it waits only for guards, whose holders it wakes. On siw a guard's holder may wait for TCP |
+//! | connection manager handlers | process (the manager's workqueues), handler mutex held | may sleep. The manager runs one handler per CPU, for all users: they wait for other threads only as long as a driver's `ib_modify_qp()` takes, under `Connection::progress` or `rdma::Qp::modifying`. Do not enter the gate; drop no identifier |
 //! | deadlines (`rdma::Queue::timer`) | softirq | take `rdma::Queue::lists`, call its `WrHandler` |
 //! | grant revocation work | process (the module's workqueue) | enters the gate; returns early on device removal |
 //! | connection work | process (the module's workqueue) | enters the gate; takes the steps of a pending attempt, or drops requests whose senders have gone |

@@ -252,7 +252,7 @@ pub(crate) struct Shared {
     /// The value that the caller of CONNECT or ACCEPT gave the connection; 0 for a request.
     user_data: Atomic<u64>,
     /// Lock order: after the handler mutex of an identifier, before `rdma::Qp::modifying`. Held
-    /// while the queue pair moves to ERR.
+    /// while the queue pair moves to ERR, and on iWARP to INIT.
     #[pin]
     progress: Mutex<Progress>,
     #[pin]
