@@ -99,6 +99,7 @@
 //! | `rdma::FastRegQp::post_lock`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one registration, transition, drain or poll at a time | process |
 //! | `rdma::Qp::address` | the address that draining a datagram queue pair needs. No lock is taken under it | process |
 //! | `rdma::DeferredPages::kept` | pages that a peer may still read. No lock is taken under it | process |
+//! | `locked_pages_lock` (bindings/mm.c) | the locked pages of each user. No lock is taken under it | process |
 //! | `rdma::Queue::lists` | the slots of a queue. Held over the driver's `post_send` and over `WrHandler::cancel` | process, softirq |
 //! | `QpGrants::keys` | the grants of a queue pair | process, softirq |
 //! | `Ring::state` | a completion ring. Held while its stream and its eventfd are woken | process, softirq |

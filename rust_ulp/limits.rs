@@ -11,7 +11,6 @@ use crate::{
     uapi::abi, //
 };
 use kernel::{
-    current,
     new_mutex,
     prelude::*,
     rbtree::RBTree,
@@ -93,7 +92,8 @@ impl Parameters {
     }
 }
 
-/// A user, whose objects count together whatever file they are in.
+/// A user as the machine's owner sees him, see [`task::payer`]. His objects count together whatever
+/// file they are in.
 struct User {
     objects: Atomic<i64>,
     /// The bytes of the queues.
@@ -175,8 +175,8 @@ impl Users {
         )
     }
 
-    /// Charges so many objects, and so many bytes of queues, to the user of the
-    /// current process. Sleeps.
+    /// Charges so many objects, and so many bytes of queues, to the user who pays for the current
+    /// process. Sleeps.
     ///
     /// Returns [`edquot`] when that is more than the user may have. A process with
     /// `CAP_SYS_RESOURCE` has no limit, and its user is not charged.
@@ -189,9 +189,8 @@ impl Users {
         if task::may_exceed_limits() {
             return Ok(charge);
         }
-        let uid = current!().uid().into_raw().val;
         let mut list = self.list.lock();
-        let user = list.get(uid)?;
+        let user = list.get(task::payer())?;
         let fits = |used: &Atomic<i64>, more: i64, limit: u64| {
             u64::try_from(used.load(Relaxed).saturating_add(more)).is_ok_and(|sum| sum <= limit)
         };

@@ -82,10 +82,13 @@ struct rust_ulp_h_av {
 	bool grh; /* the fields of the GRH are used: always on RoCE */
 };
 
-/* The address space and the user that pinned pages are charged to. */
+u32 rust_ulp_h_payer_uid(void);
+
+/* Those that pinned pages are charged to. */
 struct rust_ulp_h_payer {
 	struct mm_struct *mm;
-	struct user_struct *user; /* NULL when the user is not charged */
+	struct user_struct *user; /* NULL when no user is charged */
+	u32 uid; /* of the user who pays for @user: rust_ulp_h_payer_uid() */
 };
 
 /* A gate, see kernel/gate.rs: the counter of its users, and what lockdep knows of it. */

@@ -3,9 +3,12 @@
  * Pages, and memory of processes. See helpers.h.
  */
 #include <linux/backing-dev.h>
+#include <linux/hashtable.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/user.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
 
 #include "helpers.h"
 
@@ -23,9 +26,74 @@ static bool charge_user(struct user_struct *user, unsigned long pages,
 }
 
 /*
+ * The pages of a user who pays for those of others, see rust_ulp_h_payer_uid(). The kernel does not
+ * export the functions that find the user_struct or the ucounts of another user.
+ */
+struct locked {
+	struct hlist_node node;
+	u32 uid;
+	unsigned long pages;
+};
+
+static DEFINE_HASHTABLE(locked_pages, 8);
+static DEFINE_SPINLOCK(locked_pages_lock);
+
+static struct locked *find_locked(u32 uid)
+{
+	struct locked *it;
+
+	hash_for_each_possible(locked_pages, it, node, uid) {
+		if (it->uid == uid)
+			return it;
+	}
+	return NULL;
+}
+
+/* Charges user @uid. Returns false without memory, and when he then has more than @limit. */
+static bool charge_payer(u32 uid, unsigned long pages, unsigned long limit)
+{
+	struct locked *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT), *it;
+	bool fits;
+
+	if (!new)
+		return false;
+	spin_lock(&locked_pages_lock);
+	it = find_locked(uid);
+	fits = (it ? it->pages : 0) + pages <= limit;
+	if (fits && !it) {
+		it = new;
+		new = NULL;
+		it->uid = uid;
+		hash_add(locked_pages, &it->node, uid);
+	}
+	if (fits)
+		it->pages += pages;
+	spin_unlock(&locked_pages_lock);
+	kfree(new);
+	return fits;
+}
+
+static void uncharge_payer(u32 uid, unsigned long pages)
+{
+	struct locked *it;
+
+	spin_lock(&locked_pages_lock);
+	it = find_locked(uid);
+	if (it) {
+		it->pages -= pages;
+		if (it->pages)
+			it = NULL;
+		else
+			hash_del(&it->node);
+	}
+	spin_unlock(&locked_pages_lock);
+	kfree(it);
+}
+
+/*
  * Charges the address space (as ib_umem_get_va() does) and, if @limited, the user (as io_uring
- * does). Returns false when either then has more than RLIMIT_MEMLOCK, which holds if @limited. The
- * caller owns the references in @out.
+ * does) and the one who pays for him. Returns false when one of them then has more than
+ * RLIMIT_MEMLOCK, which holds if @limited. The caller owns the references in @out.
  */
 bool rust_ulp_h_charge_pinned(unsigned long pages, bool limited,
 			      struct rust_ulp_h_payer *out)
@@ -33,17 +101,24 @@ bool rust_ulp_h_charge_pinned(unsigned long pages, bool limited,
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
 	struct user_struct *user = limited ? current_user() : NULL;
 	struct mm_struct *mm = current->mm;
+	u32 uid = rust_ulp_h_payer_uid();
 
 	if (!mm || (user && !charge_user(user, pages, limit)))
 		return false;
+	if (user && !charge_payer(uid, pages, limit)) {
+		atomic_long_sub(pages, &user->locked_vm);
+		return false;
+	}
 	if (atomic64_add_return(pages, &mm->pinned_vm) > limit && user) {
 		atomic64_sub(pages, &mm->pinned_vm);
 		atomic_long_sub(pages, &user->locked_vm);
+		uncharge_payer(uid, pages);
 		return false;
 	}
 	mmgrab(mm);
 	out->mm = mm;
 	out->user = user ? get_uid(user) : NULL;
+	out->uid = uid;
 	return true;
 }
 
@@ -55,6 +130,7 @@ void rust_ulp_h_uncharge_pinned(const struct rust_ulp_h_payer *payer,
 	if (payer->user) {
 		atomic_long_sub(pages, &payer->user->locked_vm);
 		free_uid(payer->user);
+		uncharge_payer(payer->uid, pages);
 	}
 }
 

@@ -4,11 +4,13 @@
  */
 #include <linux/completion.h>
 #include <linux/cpumask.h>
+#include <linux/cred.h>
 #include <linux/ktime.h>
 #include <linux/lockdep.h>
 #include <linux/nsproxy.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/user_namespace.h>
 
 #include "helpers.h"
 
@@ -18,6 +20,22 @@ struct net *rust_ulp_h_current_net(void)
 	struct nsproxy *ns = current->nsproxy;
 
 	return ns ? get_net(ns->net_ns) : NULL;
+}
+
+/*
+ * Returns the user who pays for what the current task uses, as the owner of the machine sees him:
+ * the one who made the outermost user namespace that the task is in, which may give that user any
+ * number of uids. Where that is root, as with container runtimes, it is the task's own user.
+ */
+u32 rust_ulp_h_payer_uid(void)
+{
+	struct user_namespace *ns = current_user_ns();
+
+	while (ns->level > 1)
+		ns = ns->parent;
+	if (!ns->level || uid_eq(ns->owner, GLOBAL_ROOT_UID))
+		return __kuid_val(current_uid());
+	return __kuid_val(ns->owner);
 }
 
 void rust_ulp_h_put_net(struct net *net)

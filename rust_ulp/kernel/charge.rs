@@ -3,10 +3,12 @@
 //! The charge for memory that stays where it is.
 //!
 //! Memory is charged to the user of the caller, by the counter that io_uring uses as well, and to
-//! the address space of the caller, by the counter of `ib_umem`: `VmPin` of `/proc/PID/status`.
-//! Each is limited by `RLIMIT_MEMLOCK` of the process that asks. Both are kept for as long as they
-//! pay, so giving back needs no current process, and is right after `exec()` and in the last
-//! `close()` of a process that exits. A child that asks through an inherited file pays as its user.
+//! the address space of the caller, by the counter of `ib_umem`: `VmPin` of `/proc/PID/status`. It
+//! is also charged to the user who pays for that user, see [`task::payer`], by a counter of this
+//! module: all users of a namespace share it with the user who made the namespace. Each is limited
+//! by `RLIMIT_MEMLOCK` of the process that asks. All are kept for as long as they pay, so giving
+//! back needs no current process, and is right after `exec()` and in the last `close()` of a process
+//! that exits. A child that asks through an inherited file pays as its user.
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h)
 
@@ -39,7 +41,8 @@ unsafe impl Send for PinnedCharge {}
 unsafe impl Sync for PinnedCharge {}
 
 impl PinnedCharge {
-    /// Charges `pages` pages to the current process and its user. Process context; takes no lock.
+    /// Charges `pages` pages to the current process, its user, and the user who pays for that.
+    /// Process context; sleeps.
     ///
     /// Fails with [`ENOMEM`] when that is more than either may have. A process with `CAP_IPC_LOCK`
     /// has no limit, and its user is not charged.

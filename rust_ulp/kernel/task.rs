@@ -19,6 +19,16 @@ pub(crate) fn may_raise_priority() -> bool {
     unsafe { kernel::bindings::capable(kernel::bindings::CAP_SYS_NICE as c_int) }
 }
 
+/// Returns the number, as `kuid_t` has it, of the user who pays for what the current task uses: the
+/// owner of the outermost user namespace that the task is in.
+///
+/// Where that is root, or there is none, it is the task's own user.
+pub(crate) fn payer() -> u32 {
+    // SAFETY: The helper reads the credentials of the current task, which keep their namespace and
+    // those above it.
+    unsafe { bindings::rust_ulp_h_payer_uid() }
+}
+
 /// Returns whether the current task may exceed limits: `CAP_SYS_RESOURCE`.
 pub(crate) fn may_exceed_limits() -> bool {
     capable_noaudit(kernel::bindings::CAP_SYS_RESOURCE)

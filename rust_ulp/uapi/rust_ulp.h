@@ -983,7 +983,8 @@ struct rust_ulp_qp_query {
  * part are consecutive; but a grant, read-only memory and iWARP need one.
  *
  * The memory is charged to the process and to its user, each within RLIMIT_MEMLOCK, until the
- * buffer is destroyed and no part of it is mapped.
+ * buffer is destroyed and no part of it is mapped. The users of a user namespace share the limit of
+ * the user who made it, unless that is root of the machine. This holds for all limits of a user.
  *
  * On iWARP, the first key of a protection domain needs a connection of the device with itself. The
  * command may therefore fail with EADDRNOTAVAIL (the device has no address in the opener's network

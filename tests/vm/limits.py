@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The limits of a process and of an open file.
 
-    limits.py memlock|held|dropped|softirq|users|entries|rdma|memcg|accounted
+    limits.py memlock|held|dropped|softirq|users|namespaces|entries|rdma|memcg|accounted
 
 Expects the module with max_entries=1000 max_objects=64, and two hosts. Prints `ok` and `not ok`
 lines.
@@ -173,6 +173,27 @@ def test_dropped(r):
     r.equal("without a signal", os.waitpid(pid, 0)[1], 0)
 
 
+def as_user(uid, body, prepare=None):
+    """What the function returns in a process of that user; `prepare` is called there before, as root."""
+    out, wire = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            if prepare:
+                prepare()
+            os.setresuid(uid, uid, uid)
+            os.write(wire, repr(body()).encode())
+        except OSError as e:
+            os.write(wire, repr(e).encode())
+        finally:
+            os._exit(0)
+    os.close(wire)
+    got = os.read(out, 1000).decode()
+    os.close(out)
+    os.waitpid(pid, 0)
+    return got
+
+
 def test_users(r):
     """A user has its limits in all files and processes, and another user has its own."""
     files = [File("h1", "") for _ in range(3)]
@@ -185,24 +206,6 @@ def test_users(r):
     r.equal("who may exceed limits has none", len(cqs), 3)
     for file, handle in zip(files, cqs, strict=True):
         file.destroy(handle)
-
-    def as_user(uid, body):
-        """What the function returns in a process of that user."""
-        out, wire = os.pipe()
-        pid = os.fork()
-        if not pid:
-            try:
-                os.setresuid(uid, uid, uid)
-                os.write(wire, repr(body()).encode())
-            except OSError as e:
-                os.write(wire, repr(e).encode())
-            finally:
-                os._exit(0)
-        os.close(wire)
-        got = os.read(out, 1000).decode()
-        os.close(out)
-        os.waitpid(pid, 0)
-        return got
 
     def entries():
         return [error_of(cq, file, 512) for file in (*files, files[0])]
@@ -295,6 +298,100 @@ def test_users(r):
     files[1].close()
     r.check("what is given back can be had again", as_user(1001, objects) not in (repr((0, "EDQUOT")), ""))
     files[0].destroy(first)
+
+
+def namespace_of(owner, first):
+    """A function that makes a user namespace as `owner`, and becomes root there, which is no user of the machine.
+
+    As with newuidmap, another process says which users there are: the owner as user 100, and those from `first` on.
+    """
+
+    def enter():
+        ready, go = os.pipe(), os.pipe()
+        me = os.getpid()
+        helper = os.fork()
+        if not helper:
+            try:
+                os.close(ready[1])
+                os.read(ready[0], 1)
+                with open(f"/proc/{me}/uid_map", "w") as f:
+                    f.write(f"0 {first} 100\n100 {owner} 1\n")
+                with open(f"/proc/{me}/gid_map", "w") as f:
+                    f.write(f"0 {first} 100\n")
+                os.write(go[1], b"+")
+            finally:
+                os._exit(0)
+        os.close(go[1])
+        os.setresuid(owner, owner, owner)
+        if ulp.libc.unshare(0x10000000):  # CLONE_NEWUSER
+            raise OSError(ctypes.get_errno(), "unshare")
+        os.write(ready[1], b"+")
+        os.read(go[0], 1)
+        os.waitpid(helper, 0)
+        os.setresgid(1, 1, 1)
+
+    return enter
+
+
+def nested():
+    """Goes to a user namespace of its own, which has no users, in the one that it is in."""
+    if ulp.libc.unshare(0x10000000):
+        raise OSError(ctypes.get_errno(), "unshare")
+
+
+def test_namespaces(r):
+    """The users of a user namespace share the limits of the user who made it, unless that is root of the machine."""
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (MEBI, MEBI))
+    file = File("h1", "")
+    pd, made = file.pd(), []
+
+    def queue():
+        made.append(file.call("CQ_CREATE", entries=512).handle)
+
+    def memory():
+        made.append(file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=MEBI // 2, page_size=SMALL).handle)
+
+    def nested_try(make):
+        nested()
+        return error_of(make)
+
+    def give_back(handles):
+        for handle in handles:
+            file.destroy(handle)
+
+    def known():
+        """The handles of the file, by what fdinfo says."""
+        found = fdinfo(file, "cq") + fdinfo(file, "buffer")
+        return [int(line.split()[0].rstrip(":"), 0) for line in found]
+
+    for what, make, full in (("queues", queue, "EDQUOT"), ("memory", memory, "ENOMEM")):
+        owner = 1010
+        inside = namespace_of(owner, 200000)
+        got = [as_user(uid, lambda make=make: error_of(make), inside) for uid in (1, 2, 3, 4)]
+        want = [repr("none")] * 2 + [repr(full)] * 2
+        r.equal(f"{what} of four users of one user's namespace: one limit", got, want)
+        other = namespace_of(owner, 400000)
+        got = [
+            as_user(owner, lambda make=make: error_of(make)),
+            as_user(5, lambda make=make: error_of(make), other),
+            as_user(100, lambda make=make: error_of(make), other),
+            as_user(6, lambda make=make: nested_try(make), inside),
+        ]
+        r.equal(
+            f"{what} of the owner, in another namespace of the owner, as the owner there, in a nested one: the same",
+            got,
+            [repr(full)] * 4,
+        )
+        r.equal(f"{what} of another user", as_user(1011, lambda make=make: error_of(make)), repr("none"))
+        give_back(known())
+        r.equal(f"{what} that were given back", as_user(7, lambda make=make: error_of(make), inside), repr("none"))
+        give_back(known())
+        inside = namespace_of(0, 300000)
+        got = [as_user(uid, lambda make=make: error_of(make), inside) for uid in (1, 1, 1, 2, 2, 2)]
+        want = [repr("none"), repr("none"), repr(full)] * 2
+        r.equal(f"{what} of users of a namespace that root made: a limit for each", got, want)
+        give_back(known())
+    file.close()
 
 
 def test_softirq(r):
