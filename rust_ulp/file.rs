@@ -221,10 +221,16 @@ impl UlpFile {
         Ok(())
     }
 
-    /// Charges the current process for an object. Sleeps.
-    fn charge(&self) -> Result<Charges> {
-        let charge = Charge::new(self.enter()?.device(), Resource::Object)?;
-        let charges = (charge, self.registry.users().charge(1, 0)?);
+    /// Charges the current process for `object`. Sleeps.
+    fn charge(&self, object: &Object) -> Result<Charges> {
+        let (count, bytes) = object.weight();
+        let device = self.enter()?;
+        let mut verbs = KVVec::with_capacity(count as usize, GFP_KERNEL_ACCOUNT)?;
+        for _ in 0..count {
+            let charge = Charge::new(device.device(), Resource::Object)?;
+            verbs.push(charge, GFP_KERNEL_ACCOUNT)?;
+        }
+        let charges = (verbs, self.registry.users().charge(1, bytes)?);
         Ok(Arc::new(charges, GFP_KERNEL_ACCOUNT)?)
     }
 
@@ -235,11 +241,11 @@ impl UlpFile {
     /// limit of the rdma cgroup or of the user is reached.
     pub(crate) fn alloc_begin(&self, object: Object) -> Result<u32> {
         let (kind, number) = (object.kind(), object.number());
-        let charges = match self.charge() {
+        let charges = match self.charge(&object) {
             Err(err) if err == edquot() => {
                 // The slots of completed requests may hold charges yet.
                 self.purge()?;
-                self.charge()
+                self.charge(&object)
             }
             result => result,
         }?;

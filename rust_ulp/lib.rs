@@ -178,7 +178,7 @@ module! {
         },
         max_user_queues: u32 {
             default: 1 << 18,
-            description: "KiB that drivers may allocate for all queues of one user together, as estimated",
+            description: "KiB that drivers may allocate for all queues and keys of one user together, as estimated",
         },
         delivery: u32 {
             default: 1,

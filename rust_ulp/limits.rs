@@ -64,7 +64,8 @@ pub(crate) struct Parameters {
     pub(crate) max_entries: u32,
     /// Maximum objects of all open files of one user together.
     pub(crate) max_user_objects: u32,
-    /// Maximum KiB that drivers may allocate for all queues of one user together, as estimated.
+    /// Maximum KiB that drivers may allocate for all queues and keys of one user together, as
+    /// estimated.
     pub(crate) max_user_queues: u32,
     /// The context that delivers completions by default: `DELIVER_WORKQUEUE` or `DELIVER_SOFTIRQ`.
     pub(crate) delivery: u32,
@@ -96,7 +97,7 @@ impl Parameters {
 /// file they are in.
 struct User {
     objects: Atomic<i64>,
-    /// The bytes of the queues.
+    /// The bytes of the queues and of the tables of keys.
     bytes: Atomic<i64>,
 }
 
@@ -175,8 +176,8 @@ impl Users {
         )
     }
 
-    /// Charges so many objects, and so many bytes of queues, to the user who pays for the current
-    /// process. Sleeps.
+    /// Charges so many objects, and so many bytes of queues and key tables, to the user who pays for
+    /// the current process. Sleeps.
     ///
     /// Returns [`edquot`] when that is more than the user may have. A process with
     /// `CAP_SYS_RESOURCE` has no limit, and its user is not charged.

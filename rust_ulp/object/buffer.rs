@@ -217,6 +217,11 @@ impl BufferObject {
         }
     }
 
+    /// Returns the number of entries of the table of pages of each region.
+    pub(crate) fn table_entries(&self) -> impl Iterator<Item = u32> + '_ {
+        self.keys.iter().filter_map(|memory| memory.table_entries())
+    }
+
     /// Returns the pages.
     pub(crate) fn pages(&self) -> &Arc<Pages> {
         &self.pages

@@ -549,6 +549,12 @@ impl GrantObject {
         }
     }
 
+    /// Returns the number of entries of its region's table of pages; [`None`] when it has ended.
+    /// Sleeps.
+    pub(crate) fn table_entries(&self) -> Option<u32> {
+        self.key.mr.lock().as_ref().map(Mr::table_entries)
+    }
+
     /// Returns its attributes.
     pub(crate) fn attr(&self) -> &GrantAttr {
         &self.attr

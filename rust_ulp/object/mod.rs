@@ -115,6 +115,24 @@ impl Object {
         }
     }
 
+    /// Returns the number of verbs objects that it has for itself, as the rdma cgroup counts them: at
+    /// least 1, and the estimated bytes of the tables of its keys.
+    ///
+    /// The queues that register memory are charged to their domain, see [`PdObject::fast_reg`].
+    pub(crate) fn weight(&self) -> (u32, u64) {
+        match self {
+            Self::Buffer(buffer) => {
+                let regions = buffer.table_entries().map(quota::region);
+                let (count, bytes) = regions.fold((0u32, 0u64), |(count, sum), bytes| {
+                    (count.saturating_add(1), sum.saturating_add(bytes))
+                });
+                (count.max(1), bytes)
+            }
+            Self::Grant(grant) => (1, grant.table_entries().map_or(0, quota::region)),
+            _ => (1, 0),
+        }
+    }
+
     /// Returns the number of a queue pair, else 0.
     pub(crate) fn number(&self) -> u32 {
         match self {

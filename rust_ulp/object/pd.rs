@@ -9,6 +9,10 @@ use super::usecount::{
 use crate::{
     kernel::net::NetNs,
     rdma::{
+        cgroup::{
+            Charge,
+            Resource, //
+        },
         cm,
         fast_reg::FastRegQp,
         loopback::LoopbackConnector,
@@ -29,10 +33,11 @@ use kernel::{
 #[pin_data]
 pub(crate) struct PdObject {
     pd: Arc<Pd>,
-    /// Created when memory is first registered. Lock order: before the handler mutexes of the
-    /// connection manager. On iWARP held while it connects.
+    /// Created when memory is first registered, with the charges for its objects. Lock order: before
+    /// the handler mutexes of the connection manager, after `rdmacg_mutex`. On iWARP held while it
+    /// connects.
     #[pin]
-    fast_reg: Mutex<Option<Arc<FastRegQp>>>,
+    fast_reg: Mutex<Option<(Arc<FastRegQp>, KVVec<Charge>)>>,
     /// Connects the registration queue pair, on iWARP.
     #[pin]
     loopback: LoopbackConnector,
@@ -65,13 +70,30 @@ impl PdObject {
 
     /// Returns the queue pair that registers memory in it. Sleeps: on iWARP, the first call waits
     /// until the queue pair is connected.
+    ///
+    /// The first call charges the current process for the queue pair and its completion queue, and
+    /// fails with [`edquot`](crate::kernel::errno::edquot) when the limit of the rdma cgroup is
+    /// reached.
     pub(crate) fn fast_reg(&self, net: &NetNs) -> Result<Arc<FastRegQp>> {
+        let usable = |slot: &Option<(Arc<FastRegQp>, KVVec<Charge>)>| {
+            let (fast_reg, _) = slot.as_ref()?;
+            (!fast_reg.is_over()).then(|| fast_reg.clone())
+        };
+        if let Some(fast_reg) = usable(&self.fast_reg.lock()) {
+            return Ok(fast_reg);
+        }
+        let device = self.pd.device();
+        // Without the lock, which is dropped before them.
+        let mut charges = KVVec::new();
+        for _ in 0..FastRegQp::objects(device) {
+            charges.push(Charge::new(device, Resource::Object)?, GFP_KERNEL_ACCOUNT)?;
+        }
         let mut slot = self.fast_reg.lock();
-        if let Some(fast_reg) = slot.as_ref().filter(|fast_reg| !fast_reg.is_over()) {
-            return Ok(fast_reg.clone());
+        if let Some(fast_reg) = usable(&slot) {
+            return Ok(fast_reg);
         }
         let fast_reg = FastRegQp::new(self.pd.clone(), &self.loopback, net)?;
-        let old = slot.replace(fast_reg.clone());
+        let old = slot.replace((fast_reg.clone(), charges));
         drop(slot);
         // The registrations keep the old one.
         drop(old);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits of all queues of an open file and of a user.
+//! The limits of all queues of an open file and of a user, and of the keys of a user.
 //!
 //! Drivers allocate the memory of queues and charge nobody for it, so the entries of a file's
 //! queues have a limit, and so has an [estimate](rounded) of that memory for a user. A place in a
-//! backlog counts as an entry: the connection manager charges nobody for its requests. Process
-//! context; giving back in any context.
+//! backlog counts as an entry: the connection manager charges nobody for its requests. Drivers also
+//! allocate a table for each memory region, which has an entry for each page: that counts for the
+//! user beside the queues, see [`region`]. A grant counts until it is destroyed, even when it has
+//! ended. Process context; giving back in any context.
 //!
 //! This module cannot charge that memory to a memory cgroup. `__GFP_ACCOUNT` is a flag of the
 //! driver's own allocations; no scope of a task sets it, as `memalloc_nofs_save()` clears one. The
@@ -43,6 +45,19 @@ const RECV: u32 = 40;
 const COMPLETION: u32 = 96;
 /// Bytes of a connection request: `struct rdma_id_private`, `struct cm_id_private` and messages.
 const CONNECTION: u32 = 2048;
+
+/// Bytes of an entry of a region's table of pages: `struct rxe_mr_page`.
+const PAGE: u64 = 16;
+/// Bytes of a region without its table: `struct rxe_mr`, and what the core and the module keep.
+const REGION: u64 = 1024;
+
+/// Returns an estimate, in bytes, of what a driver allocates, in one piece, for a memory region whose
+/// table has `pages` entries.
+pub(crate) fn region(pages: u32) -> u64 {
+    let table = u64::from(pages).saturating_mul(PAGE);
+    let rounded = table.checked_next_power_of_two().unwrap_or(u64::MAX);
+    rounded.saturating_add(REGION)
+}
 
 /// Returns an estimate, in bytes, of what a driver allocates for a queue of `count` requests of
 /// `size` bytes.
@@ -163,6 +178,13 @@ mod tests {
         assert_eq!(send_queue(62, 3, 512), 64 * 1024);
         assert_eq!(send_queue(63, 3, 512), 128 * 1024);
         assert_eq!(send_queue(u32::MAX, u32::MAX, u32::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn regions_weigh_what_their_pages_need() {
+        assert_eq!(region(1), 16 + REGION);
+        assert_eq!(region(1792), 32 * 1024 + REGION);
+        assert_eq!(region(u32::MAX), (1 << 36) + REGION);
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub(crate) trait Stored {
     fn use_count(&self) -> u32;
 }
 
-/// The charges for an object: to the rdma cgroup, and to the user.
-pub(crate) type Charges = Arc<(Charge, UserCharge)>;
+/// The charges for an object: to the rdma cgroup, one for each verbs object, and to the user.
+pub(crate) type Charges = Arc<(KVVec<Charge>, UserCharge)>;
 
 struct TableEntry<O> {
     generation: u16,

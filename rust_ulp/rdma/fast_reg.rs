@@ -12,6 +12,7 @@ use super::{
         Chain,
         TargetRef, //
     },
+    device::Device,
     loopback::{
         LoopbackConnector,
         LoopbackPair, //
@@ -89,6 +90,16 @@ enum RegPath {
 impl FastRegQp {
     /// The number of times that a request is posted at most.
     const TRIES: u32 = 4;
+
+    /// Returns the number of verbs objects that a registration queue pair of `device` is made of:
+    /// queue pairs, each with a completion queue.
+    pub(crate) fn objects(device: &Device) -> u32 {
+        if device.is_iwarp() {
+            4
+        } else {
+            2
+        }
+    }
 
     /// Creates the registration queue pair of `pd`. On iWARP `connector` connects it. Sleeps.
     ///

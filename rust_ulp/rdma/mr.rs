@@ -32,7 +32,10 @@ use kernel::{
         to_result, //
     },
     ffi::c_uint,
-    page::PAGE_SIZE,
+    page::{
+        PAGE_SHIFT,
+        PAGE_SIZE, //
+    },
     pr_warn_once,
     prelude::*,
     sync::{
@@ -211,6 +214,22 @@ struct Layout {
     pages: u32,
 }
 
+impl Layout {
+    /// Returns the number of entries of the table that the driver of a device with these
+    /// `attributes` allocates.
+    ///
+    /// Those that copy by the CPU have an entry for each page of the kernel:
+    /// drivers/infiniband/sw/rxe/rxe_mr.c:rxe_map_mr_sg.
+    fn entries(&self, attributes: &device::Attributes) -> u32 {
+        if attributes.virt_dma {
+            let each = self.page_size.checked_shr(PAGE_SHIFT as u32).unwrap_or(1);
+            self.pages.saturating_mul(each.max(1))
+        } else {
+            self.pages
+        }
+    }
+}
+
 impl Mapping {
     /// Returns the DMA address and the length of each entry.
     fn extents(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
@@ -341,6 +360,8 @@ mod state {
 /// A memory region: `struct ib_mr`.
 struct Region {
     ptr: NonNull<bindings::ib_mr>,
+    /// The number of entries of its table of pages.
+    entries: u32,
     /// Whether the device has registered it.
     registered: bool,
     /// One of [`state`].
@@ -491,6 +512,7 @@ impl Memory {
             length,
             region: Some(Region {
                 ptr,
+                entries: layout.entries(&pd.device().attributes()),
                 registered: false,
                 state: Atomic::new(state::LIVE),
                 fast_reg: fast_reg.clone(),
@@ -518,6 +540,11 @@ impl Memory {
     /// Holds `value`, such as a charge, until no request uses the memory. Holds one value only.
     pub(crate) fn hold(&self, value: Arc<dyn Send + Sync>) {
         self.held.populate(value);
+    }
+
+    /// Returns the number of entries of its region's table of pages; [`None`] without a region.
+    pub(crate) fn table_entries(&self) -> Option<u32> {
+        self.region.as_ref().map(|region| region.entries)
     }
 
     /// Returns the protection domain.
@@ -646,6 +673,11 @@ impl Mr {
     /// - [`EBUSY`] while another thread revokes it.
     pub(crate) fn revoke(&self) -> Result {
         self.memory.revoke()
+    }
+
+    /// Returns the number of entries of its region's table of pages.
+    pub(crate) fn table_entries(&self) -> u32 {
+        self.memory.table_entries().unwrap_or(0)
     }
 
     /// Returns the memory, for local requests.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The limits of a process and of an open file.
 
-    limits.py memlock|held|dropped|softirq|users|namespaces|entries|rdma|memcg|accounted
+    limits.py memlock|held|dropped|softirq|users|namespaces|keys|entries|rdma|memcg|accounted
 
 Expects the module with max_entries=1000 max_objects=64, and two hosts. Prints `ok` and `not ok`
 lines.
@@ -394,6 +394,52 @@ def test_namespaces(r):
     file.close()
 
 
+def test_keys(r):
+    """The tables of regions count for the user, beside queues: the module has a limit of 32 MiB."""
+    if ulp.HCA:
+        raise ulp.Missing(0, f"{ulp.HCA} has not tables as long as those of rxe")
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 * MEBI, 64 * MEBI))
+    file = File("h1", "")
+    pd = file.pd()
+    buffer = Buffer(file, pd, 7 * MEBI)
+    own = mmap.mmap(-1, 2 * MEBI, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    own.madvise(mmap.MADV_NOHUGEPAGE)
+
+    def fill(count=1000):
+        grants, why = [], "none"
+        while len(grants) < count and why == "none":
+            why = error_of(lambda: grants.append(file.grant(buffer).handle))
+        return grants, why
+
+    def pin():
+        return error_of(UserBuffer, file, pd, own, flags=N["BUFFER_READ_ONLY"])
+
+    def run():
+        grants, why = fill()
+        first, got = len(grants), [why]
+        # What a region has is a little less than 34 KiB of 7 MiB, and 9 KiB of 2 MiB.
+        got += [pin() for _ in range(4)]
+        for grant in grants[:100]:
+            file.destroy(grant)
+        more, why = fill()
+        got += [first, len(more), why]
+        return got
+
+    got = as_user(1020, run)
+    r.equal(
+        "grants of 7 MiB, regions of 2 MiB, and grants when 100 are destroyed: up to the limit",
+        got,
+        repr(["EDQUOT", "none", "none", "none", "EDQUOT", 992, 100, "EDQUOT"]),
+    )
+    r.equal("another user has a limit of its own", as_user(1021, lambda: error_of(file.grant, buffer)), repr("none"))
+    r.equal("who may exceed limits has none", error_of(file.grant, buffer), "none")
+    file.close()
+    file = File("h1", "")
+    buffer = Buffer(file, file.pd(), 7 * MEBI)
+    r.equal("all is given back with the file", as_user(1020, lambda: len(fill()[0])), repr(992))
+    file.close()
+
+
 def test_softirq(r):
     """Delivery by softirq, at the price of other processes, is not every user's choice."""
     file = File("h1", "")
@@ -483,7 +529,8 @@ def test_rdma(r):
     r.equal("one more than the limit", error_of(third.attach, ulp.DEV1), "EDQUOT")
     r.equal("is not attached", error_of(third.pd), "ENXIO")
     pd, cq = file.pd(), Cq(file, 16)
-    buffer = second.call("BUFFER_CREATE", pd=second.pd(), node=N["NODE_ANY"], length=4096)
+    pd_of_second = second.pd()
+    buffer = second.call("BUFFER_CREATE", pd=pd_of_second, node=N["NODE_ANY"], length=4096)
     r.equal("objects are counted", current()[ulp.DEV1], (2, 4))
     got = [
         error_of(f)
@@ -500,9 +547,27 @@ def test_rdma(r):
     r.equal("none of any kind goes beyond the limit", got, ["EDQUOT"] * 7)
     r.equal("nor is it counted", current()[ulp.DEV1], (2, 4))
     file.destroy(cq.handle)
-    grant = second.grant(buffer)
+    spare = Cq(file, 16)
     r.equal("one was given back, and another made", current()[ulp.DEV1], (2, 4))
+    write("rdma.max", f"{ulp.DEV1} hca_handle=2 hca_object=5", "rdma")
+    r.equal("a grant without room for the queue pair that registers it", error_of(second.grant, buffer), "EDQUOT")
+    r.equal("... counts nothing", current()[ulp.DEV1], (2, 4))
+    write("rdma.max", f"{ulp.DEV1} hca_handle=2 hca_object=7", "rdma")
+    grant = second.grant(buffer)
+    r.equal("the first grant of a domain: a region, a queue pair and its queue", current()[ulp.DEV1], (2, 7))
     second.destroy(grant.handle)
+    r.equal("... of which the domain keeps the last two", current()[ulp.DEV1], (2, 6))
+    write("rdma.max", f"{ulp.DEV1} hca_handle=2 hca_object=max", "rdma")
+    own = mmap.mmap(-1, 8 * MEBI, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    own.madvise(mmap.MADV_NOHUGEPAGE)
+    many = UserBuffer(second, pd_of_second, own, flags=N["BUFFER_READ_ONLY"])
+    r.equal("a buffer of several regions counts each", current()[ulp.DEV1], (2, 6 + many.keys))
+    write("rdma.max", f"{ulp.DEV1} hca_handle=2 hca_object={5 + 2 * many.keys}", "rdma")
+    again = error_of(UserBuffer, second, pd_of_second, own, flags=N["BUFFER_READ_ONLY"])
+    r.equal("... all of them, or none", (again, current()[ulp.DEV1]), ("EDQUOT", (2, 6 + many.keys)))
+    second.destroy(many.handle)
+    file.destroy(spare.handle)
+    write("rdma.max", f"{ulp.DEV1} hca_handle=2 hca_object=4", "rdma")
     second.close()
     r.equal("a file that was closed has nothing", current()[ulp.DEV1], (1, 1))
     r.equal("and another can be attached", error_of(third.attach, ulp.DEV1), "none")
