@@ -90,6 +90,9 @@ void rust_ulp_h_dmabuf_page(const struct rust_ulp_h_dmabuf *buf, size_t offset,
 		page = vmalloc_to_page(addr);
 	else
 		page = virt_addr_valid(addr) ? virt_to_page(addr) : NULL;
+	/* Of a frame without a struct page, vmalloc_to_page() computes where it would be. */
+	if (page && !pfn_valid(page_to_pfn(page)))
+		page = NULL;
 	out->page = page;
 	out->reserved = page && PageReserved(page);
 	out->zone_device = page && is_zone_device_page(page);

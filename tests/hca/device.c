@@ -520,7 +520,26 @@ static struct pci_driver hca_driver = {
 	.probe = hca_probe,
 	.remove = hca_remove,
 };
-module_pci_driver(hca_driver);
+
+static int __init hca_init(void)
+{
+	int err = hca_add_exporter();
+
+	if (err)
+		return err;
+	err = pci_register_driver(&hca_driver);
+	if (err)
+		hca_remove_exporter();
+	return err;
+}
+module_init(hca_init);
+
+static void __exit hca_exit(void)
+{
+	pci_unregister_driver(&hca_driver);
+	hca_remove_exporter();
+}
+module_exit(hca_exit);
 
 MODULE_DESCRIPTION("an RDMA adapter for tests");
 MODULE_LICENSE("GPL");

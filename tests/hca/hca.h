@@ -334,6 +334,10 @@ enum ib_wc_status hca_gather(struct hca_qp *qp, struct hca_wqe *wqe,
 void hca_datagram_wqe(struct hca_wqe *wqe, const struct ib_ud_wr *wr);
 enum ib_wc_status hca_send_datagram(struct hca_qp *qp, struct hca_wqe *wqe);
 
+/* exporter.c */
+int hca_add_exporter(void);
+void hca_remove_exporter(void);
+
 /* iwarp.c */
 extern const struct ib_device_ops hca_iw_ops;
 bool hca_is_iwarp(struct hca *hca);

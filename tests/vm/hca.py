@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|lists|ops|atomics|connect|iwarp|streams|srq|interrupts|undrained|worker|dereg|unrevoked|
-        flushed|undestroyed|silent|refused|stopped|streamless|unplugged
+    hca.py pages|pinned|lists|frames|ops|atomics|connect|iwarp|streams|srq|interrupts|undrained|worker|
+        dereg|unrevoked|flushed|undestroyed|silent|refused|stopped|streamless|unplugged
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
 
+import fcntl
 import mmap
 import os
 import signal
@@ -108,6 +109,20 @@ def test_pinned(r):
         r.equal("... and as a request's own memory", b.cq.wait(1)[0].status, 0)
         r.equal("... the right bytes", memory[at : at + 64], pattern(at, 64))
         b.file.destroy(buffer.handle)
+
+
+def test_frames(r):
+    """A dma-buf of memory without struct pages, imported for a driver that copies by the CPU."""
+    ulp.shell("ip netns exec h1 rdma link add rxe1 type rxe netdev w1")
+    f = ulp.File("h1", "rxe1")
+    with open("/dev/ulp_dmabuf") as exporter:
+        fd = fcntl.ioctl(exporter, 0)
+    for flags in (0, N["BUFFER_READ_ONLY"]):
+        said = error_of(f.call, "BUFFER_IMPORT", pd=f.pd(), fd=fd, flags=flags)
+        r.equal(f"BUFFER_IMPORT with flags {flags} of memory without struct pages", said, "EOPNOTSUPP")
+    os.close(fd)
+    f.close()
+    ulp.shell("rdma link del rxe1")
 
 
 #: The pages under one key that the adapter of a driver translates, where that is not 512 (PLAIN in personality.c).
