@@ -420,15 +420,18 @@ void rust_ulp_h_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
  * User space and the device share the memory while it is mapped, without dma_sync_*() calls, so
  * bounce buffers are refused. Returns -EIO where the DMA layer needs them.
  */
-int rust_ulp_h_dma_map(struct ib_device *dev, struct sg_table *sgt)
+int rust_ulp_h_dma_map(struct ib_device *dev, struct sg_table *sgt, bool write)
 {
-	return ib_dma_map_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL,
-					DMA_ATTR_REQUIRE_COHERENT);
+	return ib_dma_map_sgtable_attrs(
+		dev, sgt, write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE,
+		DMA_ATTR_REQUIRE_COHERENT);
 }
 
-void rust_ulp_h_dma_unmap(struct ib_device *dev, struct sg_table *sgt)
+void rust_ulp_h_dma_unmap(struct ib_device *dev, struct sg_table *sgt,
+			  bool write)
 {
-	ib_dma_unmap_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL,
+	ib_dma_unmap_sgtable_attrs(dev, sgt,
+				   write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE,
 				   DMA_ATTR_REQUIRE_COHERENT);
 }
 

@@ -69,6 +69,8 @@ pub(crate) mod access {
     pub(crate) const REMOTE_ATOMIC: u32 = bindings::IB_ACCESS_REMOTE_ATOMIC;
     /// Any right of a peer.
     pub(super) const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+    /// Any right by which the device writes to it.
+    pub(super) const WRITE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC;
 }
 
 /// Performs the requests that the memory regions of a protection domain need.
@@ -140,6 +142,8 @@ impl Drop for Table {
 struct Mapping {
     table: Table,
     foreign: bool,
+    /// Whether the device may write: the direction of the mapping.
+    write: bool,
     /// The device did not give up a region of these pages, or a queue that may use them: they are
     /// leaked.
     leaked: bool,
@@ -154,8 +158,16 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes at `offset` of `pages` in both directions. Sleeps.
-    fn new(device: &Device, pages: Arc<Pages>, offset: usize, length: usize) -> Result<KBox<Self>> {
+    /// Maps `length` bytes at `offset` of `pages`, for the device to read, and to write as far as
+    /// the rights `access` say. Sleeps.
+    fn new(
+        device: &Device,
+        pages: Arc<Pages>,
+        offset: usize,
+        length: usize,
+        access: u32,
+    ) -> Result<KBox<Self>> {
+        let write = access & access::WRITE != 0;
         let table = Table::new(pages.chunks_of(offset, length)?)?;
         // SAFETY: The table was allocated, with an entry for each chunk.
         let mut sg = unsafe { (*table.get()).sgl };
@@ -180,7 +192,7 @@ impl Mapping {
         fault::point()?;
         if !is_foreign {
             // SAFETY: The device is registered, and the table is complete.
-            to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), table.get()) }).map_err(
+            to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), table.get(), write) }).map_err(
                 |err| {
                     if err != EIO {
                         return err;
@@ -196,6 +208,7 @@ impl Mapping {
             Self {
                 table,
                 foreign: is_foreign,
+                write,
                 leaked: false,
                 device: device.into(),
                 pages,
@@ -340,7 +353,9 @@ impl Drop for Mapping {
             core::mem::forget(self.pages.clone());
         } else if !self.foreign {
             // SAFETY: By the type invariant. The region that used the mapping no longer exists.
-            unsafe { bindings::rust_ulp_h_dma_unmap(self.device.as_raw(), self.table.get()) };
+            unsafe {
+                bindings::rust_ulp_h_dma_unmap(self.device.as_raw(), self.table.get(), self.write)
+            };
         }
     }
 }
@@ -463,7 +478,7 @@ impl Memory {
         length: usize,
         access: u32,
     ) -> Result<Arc<Self>> {
-        let mapping = Mapping::new(pd.device(), pages, offset, length)?;
+        let mapping = Mapping::new(pd.device(), pages, offset, length, access)?;
         let direct = mapping.consecutive().filter(|_| {
             access == access::LOCAL_WRITE && !mapping.foreign && !pd.device().is_iwarp()
         });
@@ -656,7 +671,7 @@ impl Mr {
             }
             deferred.keep(&pages)?;
         }
-        let mapping = Mapping::new(pd.device(), pages, offset, length)?;
+        let mapping = Mapping::new(pd.device(), pages, offset, length, access)?;
         let memory = Memory::register(fast_reg, mapping, offset, length, access)?;
         let rkey = memory.rkey;
         Ok(Self { memory, rkey })

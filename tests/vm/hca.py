@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|lists|frames|ops|atomics|connect|iwarp|streams|srq|interrupts|undrained|worker|
+    hca.py pages|pinned|directions|lists|frames|ops|atomics|connect|iwarp|streams|srq|interrupts|undrained|worker|
         dereg|unrevoked|flushed|undestroyed|silent|refused|stopped|streamless|unplugged
 
 Expects the module and two hosts with such adapters. Prints KTAP.
@@ -11,6 +11,7 @@ Expects the module and two hosts with such adapters. Prints KTAP.
 import fcntl
 import mmap
 import os
+import re
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import connect
 import siw
+import tracing
 import ulp
 from lifetime import ended, in_background
 from ulp import N, End, Qp, Srq, UserBuffer, adapter, error_of, pattern
@@ -123,6 +125,34 @@ def test_frames(r):
     os.close(fd)
     f.close()
     ulp.shell("rdma link del rxe1")
+
+
+def test_directions(r):
+    """The direction in which memory is mapped for the adapter: what nobody may write, it cannot."""
+    a, _ = two()
+    memory = mmap.mmap(-1, PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory[:8] = b"written!"
+
+    def mapped(function, *args, **kwargs):
+        """The directions of the mappings that the call makes."""
+        tracing.write("trace", "")
+        tracing.write("events/dma/dma_map_sg/enable", "1")
+        tracing.write("tracing_on", "1")
+        function(*args, **kwargs)
+        tracing.write("events/dma/dma_map_sg/enable", "0")
+        return re.findall(r"dma_map_sg: \S+ dir=(\w+)", tracing.read("trace"))
+
+    read_only = {"flags": N["BUFFER_READ_ONLY"]}
+    made = []
+    directions = mapped(lambda: made.append(UserBuffer(a.file, a.pd, memory, **read_only)))
+    r.equal("BUFFER_REGISTER with READ_ONLY", directions, ["TO_DEVICE"])
+    directions = mapped(a.file.grant, made[0], N["ACCESS_REMOTE_READ"])
+    r.equal("GRANT_CREATE with REMOTE_READ of a READ_ONLY buffer", directions, ["TO_DEVICE"])
+    directions = mapped(lambda: made.append(UserBuffer(a.file, a.pd, memory)))
+    r.equal("BUFFER_REGISTER", directions, ["BIDIRECTIONAL"])
+    for right, want in (("READ", "TO_DEVICE"), ("WRITE", "BIDIRECTIONAL"), ("ATOMIC", "BIDIRECTIONAL")):
+        directions = mapped(a.file.grant, made[1], N["ACCESS_REMOTE_" + right])
+        r.equal(f"GRANT_CREATE with REMOTE_{right}", directions, [want])
 
 
 #: The pages under one key that the adapter of a driver translates, where that is not 512 (PLAIN in personality.c).
