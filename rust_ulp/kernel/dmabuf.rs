@@ -21,7 +21,10 @@ use kernel::{
     },
     prelude::*,
     scatterlist::SGTable,
-    sync::Arc, //
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
 };
 
 /// A dma-buf that may be mapped into the kernel or for a device.
@@ -30,10 +33,26 @@ use kernel::{
 ///
 /// `raw` is zero, or `rust_ulp_h_dmabuf_get` filled it, and this value owns the reference. Then
 /// either `rust_ulp_h_dmabuf_vmap` may have mapped it, or `rust_ulp_h_dmabuf_attach`, for a device
-/// that a driver is bound to while `_bound` exists.
+/// that a driver is bound to until `bound` is released. A value that has released it is never
+/// dropped.
 pub(super) struct DmaBuf {
     raw: bindings::rust_ulp_h_dmabuf,
-    _bound: Option<Arc<dyn Send + Sync>>,
+    bound: Option<Arc<dyn Bound>>,
+    /// The device of the attachment, whose name the core shows as long as it exists.
+    _device: Option<ARef<Device>>,
+}
+
+/// Keeps a driver bound to a device.
+///
+/// ```
+/// fn leak(buf: (Arc<dyn Bound>, KBox<u64>)) {
+///     buf.0.release();
+///     core::mem::forget(buf);
+/// }
+/// ```
+pub(crate) trait Bound: Send + Sync {
+    /// Keeps it no longer. May be called several times. Does not sleep.
+    fn release(&self);
 }
 
 /// The range of a dma-buf to import.
@@ -96,11 +115,12 @@ impl Drop for DmaBuf {
 impl DmaBuf {
     /// Returns the dma-buf of a descriptor, which is not mapped. Fails with [`EACCES`] when it must
     /// be open for writing, and is not.
-    fn get(what: &Import, bound: Option<Arc<dyn Send + Sync>>) -> Result<Self> {
+    fn get(what: &Import) -> Result<Self> {
         // INVARIANT: Zero for now.
         let mut buf = Self {
             raw: Default::default(),
-            _bound: bound,
+            bound: None,
+            _device: None,
         };
         // SAFETY: The struct is valid. A call that fails does not change it, and closing it then
         // does nothing.
@@ -114,7 +134,7 @@ impl DmaBuf {
     /// Maps a dma-buf into the kernel. Sleeps. Fails as
     /// [`Pages::import`](super::pages::Pages::import) does.
     pub(super) fn open(what: &Import) -> Result<Self> {
-        let mut buf = Self::get(what, None)?;
+        let mut buf = Self::get(what)?;
         // The core warns when an exporter fails to map, so check first that it can.
         if !buf.raw.has_vmap {
             return Err(eopnotsupp());
@@ -133,14 +153,16 @@ impl DmaBuf {
     ///
     /// # Safety
     ///
-    /// A driver is bound to `device` while `bound` exists.
+    /// A driver is bound to `device` until `bound` is released or dropped.
     pub(super) unsafe fn attach(
         device: &Device,
         what: &Import,
-        bound: Arc<dyn Send + Sync>,
+        bound: Arc<dyn Bound>,
     ) -> Result<Self> {
         let raw = core::ptr::from_ref(device).cast_mut().cast();
-        let mut buf = Self::get(what, Some(bound))?;
+        let mut buf = Self::get(what)?;
+        buf.bound = Some(bound);
+        buf._device = Some(device.into());
         // SAFETY: The struct has a dma-buf, which it has not mapped, and the type of the device is
         // transparent. By the requirement a driver is bound to it until it is detached. A call that
         // fails does not change the struct, and closing it then drops the reference alone.
@@ -148,6 +170,18 @@ impl DmaBuf {
             // A signal arrived during the wait for the fences of the exporter.
             .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })?;
         Ok(buf)
+    }
+
+    /// Releases the driver of the device that the dma-buf is attached to.
+    ///
+    /// # Safety
+    ///
+    /// The value is never dropped.
+    pub(super) unsafe fn release(&self) {
+        // INVARIANT: It is never dropped, by the requirement.
+        if let Some(bound) = &self.bound {
+            bound.release();
+        }
     }
 
     /// Returns the pages of the `len` bytes at `offset`, a result of [`Import::range`], of a

@@ -14,6 +14,7 @@ use super::{
     area::Area,
     charge::PinnedCharge,
     dmabuf::{
+        Bound,
         DmaBuf,
         Import, //
     },
@@ -132,7 +133,7 @@ enum Backing {
     /// The pages belong to a dma-buf that is mapped into the kernel.
     DmaBuf { _buf: DmaBuf },
     /// The memory belongs to a dma-buf that is mapped for a device, at an address for each chunk.
-    Attached { addresses: KVVec<u64>, _buf: DmaBuf },
+    Attached { addresses: KVVec<u64>, buf: DmaBuf },
 }
 
 // SAFETY: The pages are owned, and every access to their contents expects concurrent writes.
@@ -291,11 +292,11 @@ impl Pages {
     ///
     /// # Safety
     ///
-    /// A driver is bound to `device` while `bound` exists.
+    /// A driver is bound to `device` until `bound` is released or dropped.
     pub(crate) unsafe fn attach(
         device: &Device,
         what: &Import,
-        bound: Arc<dyn Send + Sync>,
+        bound: Arc<dyn Bound>,
     ) -> Result<Self> {
         // SAFETY: The same requirement.
         let buf = unsafe { DmaBuf::attach(device, what, bound) }?;
@@ -311,11 +312,21 @@ impl Pages {
             len,
             backing: Backing::Attached {
                 addresses: firsts(&pages, order)?,
-                _buf: buf,
+                buf,
             },
             charge: None,
             _held: None,
         })
+    }
+
+    /// Never gives the pages back, since a device may use them. The device can be removed. Does not
+    /// sleep.
+    pub(crate) fn leak(self: Arc<Self>) {
+        if let Backing::Attached { buf, .. } = &self.backing {
+            // SAFETY: This reference is never dropped, so the pages are not.
+            unsafe { buf.release() };
+        }
+        core::mem::forget(self);
     }
 
     /// Holds `value`, such as a charge, until nothing uses the pages any more, no mapping either.

@@ -9,7 +9,10 @@ use super::quirks::{
 use crate::{
     bindings,
     kernel::{
-        dmabuf::Import,
+        dmabuf::{
+            Bound,
+            Import, //
+        },
         errno::eopnotsupp,
         fault,
         net::{
@@ -20,6 +23,7 @@ use crate::{
     }, //
 };
 use core::{
+    mem::ManuallyDrop,
     net::IpAddr,
     ops::Deref,
     ptr::NonNull, //
@@ -33,6 +37,10 @@ use kernel::{
         aref::{
             ARef,
             AlwaysRefCounted, //
+        },
+        atomic::{
+            AtomicFlag,
+            Full, //
         },
         Arc, //
     },
@@ -92,6 +100,31 @@ unsafe impl AlwaysRefCounted for Device {
     unsafe fn dec_ref(obj: NonNull<Self>) {
         // SAFETY: The caller gives up a reference.
         unsafe { bindings::ib_device_put(obj.as_ptr().cast()) };
+    }
+}
+
+/// A reference to a device, which keeps it registered.
+///
+/// # Invariants
+///
+/// Has the reference until `released` is set.
+struct Registered {
+    device: ManuallyDrop<ARef<Device>>,
+    released: AtomicFlag,
+}
+
+impl Bound for Registered {
+    fn release(&self) {
+        if !self.released.xchg(true, Full) {
+            // SAFETY: By the type invariant this value had the reference, and gives it up once.
+            unsafe { Device::dec_ref(NonNull::from(&**self.device)) };
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 
@@ -200,15 +233,21 @@ impl Device {
 
     /// Imports a range of a dma-buf for the DMA of this device. Sleeps.
     ///
-    /// The pages hold a reference to the device, so its removal waits until they are dropped. Fails
-    /// with [`eopnotsupp`] when the driver copies by the CPU, and as [`Pages::attach`] does.
+    /// The pages hold a reference to the device, so its removal waits until they are dropped, or
+    /// leaked. Fails with [`eopnotsupp`] when the driver copies by the CPU, and as [`Pages::attach`] does.
     pub(crate) fn import(&self, what: &Import) -> Result<Pages> {
         // SAFETY: The device is registered.
         let ptr = unsafe { bindings::rust_ulp_h_dma_device(self.as_raw()) };
         if ptr.is_null() {
             return Err(eopnotsupp());
         }
-        let registered: Arc<dyn Send + Sync> = Arc::new(ARef::from(self), GFP_KERNEL_ACCOUNT)?;
+        let registered: Arc<dyn Bound> = Arc::new(
+            Registered {
+                device: ManuallyDrop::new(self.into()),
+                released: AtomicFlag::new(false),
+            },
+            GFP_KERNEL_ACCOUNT,
+        )?;
         // SAFETY: A driver unregisters its RDMA device before it unbinds from the device that
         // performs the DMA, and unregistering waits for `registered`.
         unsafe { Pages::attach(kernel::device::Device::from_raw(ptr), what, registered) }

@@ -350,7 +350,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         if self.leaked {
             // They stay mapped, and are never given to others.
-            core::mem::forget(self.pages.clone());
+            self.pages.clone().leak();
         } else if !self.foreign {
             // SAFETY: By the type invariant. The region that used the mapping no longer exists.
             unsafe {

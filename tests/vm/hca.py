@@ -3,7 +3,7 @@
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
     hca.py pages|pinned|directions|lists|frames|ops|atomics|connect|iwarp|streams|srq|interrupts|undrained|worker|
-        dereg|unrevoked|flushed|undestroyed|silent|refused|stopped|streamless|unplugged
+        dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped|streamless|unplugged
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -13,6 +13,7 @@ import mmap
 import os
 import re
 import signal
+import struct
 import sys
 import time
 
@@ -365,6 +366,29 @@ def test_unrevoked(r):
     r.equal("... its key lets nothing in", write(fresh, fresh.rkey), (REFUSED, False))
     a.close()
     b.close()
+
+
+def test_leaked(r):
+    """A dma-buf that the driver does not give up is leaked. The removal of the device does not wait for it."""
+    b = End("h2", "hca2")
+    with open("/dev/dma_heap/system", "rb") as heap:
+        got = fcntl.ioctl(heap, 0xC0184800, struct.pack("QIIQ", MIB, 0, os.O_RDWR | os.O_CLOEXEC, 0))
+    fd = struct.unpack("QIIQ", got)[1]
+    buffer = b.file.call("BUFFER_IMPORT", pd=b.pd, fd=fd)
+    os.close(fd)
+    grant = b.file.grant(buffer, ALL)
+    adapter(fail_name="dereg_mr", fail_command=1)
+    r.equal(
+        "DESTROY of a grant whose region the driver does not deregister", error_of(b.file.destroy, grant.handle), "none"
+    )
+    adapter(fail_name="")
+    b.close()
+
+    def unplug():
+        with open("/sys/class/infiniband/hca2/device/remove", "w") as f:
+            f.write("1")
+
+    r.equal("the removal of the device ends", ended(in_background(unplug)), None)
 
 
 def test_flushed(r):
