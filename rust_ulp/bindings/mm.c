@@ -157,8 +157,11 @@ unsigned long rust_ulp_h_page_to_pfn(struct page *page)
 	return page_to_pfn(page);
 }
 
+/* Without a node, the memory policy of the task chooses. */
 struct page *rust_ulp_h_alloc_pages_node(int node, u32 gfp, unsigned int order)
 {
+	if (node == NUMA_NO_NODE)
+		return alloc_pages((__force gfp_t)gfp, order);
 	return alloc_pages_node(node, (__force gfp_t)gfp, order);
 }
 

@@ -73,13 +73,15 @@ pub(crate) enum AllocPolicy {
 }
 
 impl AllocPolicy {
-    /// Returns the flags for the allocation of zeroed chunks of `2^order` pages.
+    /// Returns the flags for the allocation of zeroed chunks of `2^order` pages: `GFP_USER`, since
+    /// user space maps them, and charged to the memory cgroup.
     fn gfp(self, order: u32) -> u32 {
         use kernel::bindings::{
             GFP_KERNEL_ACCOUNT,
             __GFP_NOWARN,
             __GFP_ZERO,
             ___GFP_COMP_BIT,
+            ___GFP_HARDWALL_BIT,
             ___GFP_NORETRY_BIT,
             ___GFP_RETRY_MAYFAIL_BIT, //
         };
@@ -88,7 +90,8 @@ impl AllocPolicy {
             Self::Reclaim => ___GFP_RETRY_MAYFAIL_BIT,
         };
         let compound = if order > 0 { 1 << ___GFP_COMP_BIT } else { 0 };
-        GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN | compound | 1 << effort
+        let user = GFP_KERNEL_ACCOUNT | 1 << ___GFP_HARDWALL_BIT;
+        user | __GFP_ZERO | __GFP_NOWARN | compound | 1 << effort
     }
 }
 
@@ -144,8 +147,8 @@ unsafe impl Sync for Pages {}
 impl Pages {
     /// Allocates at least `len` bytes in chunks of `2^order` pages. Sleeps.
     ///
-    /// `node` is the preferred NUMA node. `charge` says whether the pages count as pinned memory of
-    /// the current process. Fails with
+    /// `node` is the preferred NUMA node; without one, the memory policy of the task chooses.
+    /// `charge` says whether the pages count as pinned memory of the current process. Fails with
     ///
     /// - [`ENOMEM`] when there are not enough chunks, or the process has reached its limit,
     /// - [`EINVAL`] when `len` is 0, `order` is above [`MAX_ORDER`], or `node` is not online,
@@ -180,8 +183,8 @@ impl Pages {
         };
         let gfp = policy.gfp(order);
         for _ in 0..count {
-            // SAFETY: The allocator has this order. The node is -1, for no preference, or was
-            // online above. A node that goes offline keeps its lists of zones:
+            // SAFETY: The allocator has this order. The node is -1, `NUMA_NO_NODE`, or was online
+            // above. A node that goes offline keeps its lists of zones:
             // `try_offline_node()`, mm/memory_hotplug.c:2186.
             let page =
                 unsafe { bindings::rust_ulp_h_alloc_pages_node(node.unwrap_or(-1), gfp, order) };

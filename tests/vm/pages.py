@@ -22,7 +22,7 @@ from ulp import N, PAGE, SMALL, Buffer, End, address_of, error_of, pattern
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
 LARGE = 2 << 20
 MEBI = 1 << 20
-MOVE_PAGES = 239 if os.uname().machine == "aarch64" else 279
+SET_MEMPOLICY, MOVE_PAGES = (237, 239) if os.uname().machine == "aarch64" else (238, 279)
 
 
 def nodes_of(memory):
@@ -33,6 +33,13 @@ def nodes_of(memory):
     if ulp.libc.syscall(MOVE_PAGES, 0, ctypes.c_ulong(count), pages, None, status, 0):
         raise OSError(ctypes.get_errno(), "move_pages")
     return list(status)
+
+
+def bind(node):
+    """Binds the memory of this task to a node, or to none: set_mempolicy(2) with MPOL_BIND or MPOL_DEFAULT."""
+    mask = ctypes.c_ulong(0 if node is None else 1 << node)
+    if ulp.libc.syscall(SET_MEMPOLICY, 0 if node is None else 2, ctypes.byref(mask), ctypes.c_ulong(64)):
+        raise OSError(ctypes.get_errno(), "set_mempolicy")
 
 
 def ends(length):
@@ -102,6 +109,17 @@ def test_nodes(r):
             drop(a.file, buffer)
     buffer = Buffer(a.file, a.pd, MEBI)
     r.equal("any node: told which", buffer.node, nodes_of(buffer.map)[0])
+    for node in (1, 0, 1):
+        bind(node)
+        for size in (SMALL, LARGE, 0):
+            buffer = Buffer(a.file, a.pd, 2 * MEBI, size)
+            got = buffer.node, set(nodes_of(buffer.map))
+            r.equal(f"any node, pages of {size}, a task that is bound to node {node}: its pages", got, (node, {node}))
+            drop(a.file, buffer)
+        buffer = Buffer(a.file, a.pd, MEBI, SMALL, 1 - node)
+        r.equal(f"node {1 - node}, a task that is bound to node {node}", set(nodes_of(buffer.map)), {1 - node})
+        drop(a.file, buffer)
+    bind(None)
     for node in (2, 63, 64, 1023, 1024, 1 << 20, 2**31 - 1, -2, -1024, -(2**31)):
         got = {error_of(Buffer, a.file, a.pd, MEBI, size, node) for size in (0, SMALL, LARGE)}
         r.equal(f"node {node}, which is not there", got, {"ERANGE"})
