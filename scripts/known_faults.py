@@ -16,14 +16,13 @@ belong to it and none of the module's, on a kernel on which it was seen.
 - rxe-zero-write: a Write with a length of 0 and a payload, which no driver sends (docs/trust.md). A warning for each.
 """
 
+import pathlib
 import re
 
-# A line that begins a report, and those of a fault: `BUG: ` comes before its `Oops: `, the panic after its end.
-HEAD = re.compile(
-    r"WARNING: |BUG: |Oops: |KASAN|KCSAN|UBSAN|INFO: |general protection|double fault|invalid opcode|divide error"
-    r"|possible (circular|recursive)|inconsistent lock|suspicious RCU|list_(add|del) corruption|kmemleak: |ODEBUG: "
-    r"|blocked for more than|detected .*stall|soft lockup|hard LOCKUP|Kernel panic|ref_tracker: |restrack: "
-)
+# A line that begins a report, as tests/vm/trouble has it, and those of a fault: `BUG: ` comes before its `Oops: `,
+# the panic after its end.
+TROUBLE = pathlib.Path(__file__).resolve().parent.parent / "tests/vm/trouble"
+HEAD = re.compile("|".join(re.findall(r"^begins (.+)$", TROUBLE.read_text(), re.MULTILINE)))
 FAULT = re.compile(r"BUG: |Oops: ")
 PANIC = re.compile(r"Kernel panic - not syncing: Fatal exception")
 END = re.compile(r"---\[ end trace ")

@@ -51,13 +51,8 @@ OPERATIONS = (
     ", register, reject, ring left in flight, rotate, send, uc, ud, wait, write"
 ).split(", ")
 LEAST = 3
-# What means trouble in the kernel's log: as scripts/vm and lib.sh know it.
-TROUBLE = re.compile(
-    r"BUG|WARNING|Oops|Call Trace|general protection|unable to handle|KASAN|KCSAN|UBSAN|lockdep"
-    r"|possible (circular|recursive)|suspicious RCU|refcount_t|use-after-free|hung task|blocked for more than"
-    r"|soft lockup|RCU.*stall|rcu:.*stall|[Kk]ernel panic|list_(add|del) corruption|[Bb]ad page"
-    r"|scheduling while atomic|sleeping function|restrack: |ref_tracker|unregister_netdevice: waiting|rust_ulp"
-)
+# What means trouble in the kernel's log, and any word of the module.
+TROUBLE = ulp.trouble("begins", "within", "suite", more="rust_ulp")
 HARMLESS = re.compile(
     r"rust_ulp: (loading out-of-tree module taints|module verification failed)"
     r"|# (Subtest: )?rust_ulp_|(not )?ok [0-9]+ rust_ulp_|# module: rust_ulp"

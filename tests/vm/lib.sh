@@ -285,9 +285,9 @@ our_objects() {
 
 # --- the kernel's log ----------------------------------------------------------
 
-# What any kernel may say that means trouble, and lines of ours that are allowed:
+# What any kernel may say that means trouble, as tests/vm/trouble has it, and lines of ours that are allowed:
 # those of the loader about a module that is not signed, and the one hello.
-trouble='BUG|WARNING|Oops|Call Trace|general protection|unable to handle|KASAN|UBSAN|lockdep|possible (circular|recursive)|refcount_t|use-after-free|hung task|blocked for more than|soft lockup|RCU.*stall|rcu:.*stall|kernel panic|Kernel panic|list_(add|del) corruption|Bad page|bad page|scheduling while atomic|sleeping function'
+trouble=$(sed -n -E 's/^(begins|within|suite) //p' "$(dirname "${BASH_SOURCE[0]}")/trouble" | paste -sd'|' -)
 # What the loader says of any module like this, and what KUnit says of its suites where it runs.
 allowed='rust_ulp: (loading out-of-tree module taints kernel|module verification failed)'
 allowed+='|# (Subtest: )?rust_ulp_|(not )?ok [0-9]+ rust_ulp_|# module: rust_ulp'

@@ -99,6 +99,13 @@ def sizes_of(struct):
     return {member: ctypes.sizeof(S[of]) for member, of in SIZES.get(struct, {}).items()}
 
 
+def trouble(*kinds, more):
+    """Returns a pattern for the kinds of tests/vm/trouble, and for `more`."""
+    with open(f"{here}/trouble") as f:
+        lines = (line.rstrip("\n").partition(" ") for line in f)
+        return re.compile("|".join([more, *(pattern for kind, _, pattern in lines if kind in kinds)]))
+
+
 def gid_of(name):
     """The index and the text of the device's RoCE v2 GID with an IPv4 address."""
     base = f"/sys/class/infiniband/{name}/ports/1"
