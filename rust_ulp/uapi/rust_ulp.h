@@ -1546,7 +1546,9 @@ struct rust_ulp_event {
  *  - An attempt that fails gives its queue pair back before the event. The handle stays valid, with
  *    the state RUST_ULP_CONN_FAILED, until DESTROY.
  *
- * The connection manager limits the time of an attempt, to about a minute on RoCE.
+ * The connection manager limits the time of an attempt: to about a minute on RoCE, to more with a
+ * large @ack_timeout. A peer that asks for more time (MRA) can prolong an attempt beyond a day.
+ * DESTROY ends it at any time.
  */
 
 /**
