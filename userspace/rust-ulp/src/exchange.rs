@@ -22,7 +22,7 @@ use crate::wire::{Header, Hello, Message, HEADER_LEN, MAX_BODY, MAX_GRANTS};
 use nix::poll::PollFlags;
 #[cfg(any(feature = "smol", feature = "tokio"))]
 use nix::sys::epoll::EpollFlags;
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 #[cfg(any(feature = "smol", feature = "tokio"))]
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -41,6 +41,13 @@ pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long [`PreparedQp::accept_tcp`] waits for somebody to connect: 60 seconds.
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long the host of a peer may be silent before the connection to it has failed. It is asked
+/// `PROBES` times whether it is there, from `IDLE` on, every `BETWEEN`.
+const HOST_TIMEOUT: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_secs(20);
+const BETWEEN: Duration = Duration::from_secs(10);
+const PROBES: u32 = 4;
 
 /// How long after a refusal another attempt is made.
 const RETRY: Duration = Duration::from_millis(50);
@@ -76,8 +83,8 @@ impl Peer {
         })
     }
 
-    /// Waits until the peer has dropped its own `Peer`, with all clones of it, or its process has
-    /// ended.
+    /// Waits until the peer has dropped its own `Peer`, with all clones of it, its process has ended,
+    /// or its host has not answered for a minute.
     ///
     /// A request that has arrived here need not be acknowledged yet, and a queue pair that goes
     /// acknowledges nothing any more: the peer's request then ends with `retry exceeded`, though it
@@ -119,11 +126,13 @@ impl Peer {
             Ok(0) => Ok(true),
             Ok(_) => Err(WireError::OutOfTurn.into()),
             Err(error) => match error.kind() {
-                std::io::ErrorKind::ConnectionReset => Ok(true),
+                // Its host does not know the connection any more, does not answer, or cannot be reached.
+                std::io::ErrorKind::ConnectionReset
+                | std::io::ErrorKind::TimedOut
+                | std::io::ErrorKind::HostUnreachable
+                | std::io::ErrorKind::NetworkUnreachable => Ok(true),
                 // Another thread has read what was there.
-                std::io::ErrorKind::Interrupted
-                | std::io::ErrorKind::WouldBlock
-                | std::io::ErrorKind::TimedOut => Ok(false),
+                std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock => Ok(false),
                 _ => Err(tcp("reading from the peer", Some(self.addr))(error)),
             },
         }
@@ -166,6 +175,19 @@ fn tcp(what: &'static str, peer: Option<SocketAddr>) -> impl Fn(std::io::Error) 
     move |cause| Error::Tcp { what, peer, cause }
 }
 
+/// Has the kernel end the connection when the other host has vanished: see tcp(7). That host would
+/// not say so itself.
+fn watch_host(tcp: &TcpStream) -> std::io::Result<()> {
+    let socket = SockRef::from(tcp);
+    let keepalive = TcpKeepalive::new()
+        .with_time(IDLE)
+        .with_interval(BETWEEN)
+        .with_retries(PROBES);
+    socket.set_tcp_keepalive(&keepalive)?;
+    // Of what was sent, and of the last probe.
+    socket.set_tcp_user_timeout(Some(HOST_TIMEOUT))
+}
+
 /// A TCP connection on which everything has to be done by one deadline, and while the device lives.
 struct Stream {
     tcp: TcpStream,
@@ -188,6 +210,7 @@ impl Stream {
         // Otherwise a reader could sleep though the device is gone.
         tcp.set_nonblocking(true)
             .map_err(self::tcp("setting up", Some(peer)))?;
+        watch_host(&tcp).map_err(self::tcp("setting up", Some(peer)))?;
         Ok(Self {
             wait: FileWait::new(device, who, &tcp)?,
             tcp,
@@ -930,6 +953,22 @@ mod tests {
         here.wait_gone(EXCHANGE_TIMEOUT).unwrap();
         assert!(here.is_gone().unwrap());
         here.wait_gone(EXCHANGE_TIMEOUT).unwrap();
+    }
+
+    #[test]
+    fn a_peer_whose_host_does_not_answer_any_more_is_gone() {
+        let (here, there) = pair();
+        here.tcp.set_nonblocking(true).unwrap();
+        // The peer takes nothing; its host answers, but has no room, which ends in the same error.
+        while (&*here.tcp).write(&[0; 65536]).is_ok() {}
+        assert!(!here.is_gone().unwrap());
+        let soon = Some(Duration::from_millis(1));
+        SockRef::from(&here).set_tcp_user_timeout(soon).unwrap();
+        assert!(here.wait_readable(EXCHANGE_TIMEOUT).unwrap());
+        let is_gone = here.is_gone().unwrap();
+        assert!(is_gone && here.is_gone().unwrap());
+        here.wait_gone(EXCHANGE_TIMEOUT).unwrap();
+        drop(there);
     }
 
     #[test]

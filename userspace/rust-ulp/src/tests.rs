@@ -1425,6 +1425,32 @@ fn whoever_waits_for_a_peer_hears_that_the_device_is_gone() {
     drop(silent);
 }
 
+#[test]
+fn both_ends_of_an_exchange_ask_a_silent_host_whether_it_is_there() {
+    let kernel = Kernel::new();
+    let listener = Listener::bind(&kernel.device(), "127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let ((ours, ..), (theirs, ..)) = (end(&kernel), end(&kernel));
+    let (there, here) = std::thread::scope(|scope| {
+        let there = scope.spawn(|| {
+            listener
+                .accept(SOON)?
+                .accept(theirs, &[])
+                .map_err(Error::from)
+        });
+        let here = ours.connect_tcp(addr, &[]).unwrap();
+        (there.join().unwrap().unwrap(), here)
+    });
+    for peer in [&there.1, &here.1] {
+        let tcp = socket2::SockRef::from(peer);
+        assert!(tcp.keepalive().unwrap());
+        let (idle, between) = (tcp.tcp_keepalive_time(), tcp.tcp_keepalive_interval());
+        let over = idle.unwrap() + between.unwrap() * tcp.tcp_keepalive_retries().unwrap();
+        assert_eq!(over, Duration::from_secs(60));
+        assert_eq!(tcp.tcp_user_timeout().unwrap(), Some(over));
+    }
+}
+
 /// A queue pair whose peer hung up when it was connected already.
 #[test]
 fn a_queue_pair_is_given_back_as_it_was() {
