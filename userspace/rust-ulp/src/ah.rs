@@ -8,6 +8,7 @@ use crate::object::Object;
 use crate::params::bits_24;
 use crate::path::Path;
 use crate::pd::Pd;
+use crate::port::family_error;
 use crate::sys::Command;
 use std::sync::Arc;
 
@@ -53,7 +54,10 @@ impl AddressHandle {
             ..Command::new()
         };
         let device = pd.device();
-        device.call(&mut arg)?;
+        device.call(&mut arg).map_err(|error| match error.errno() {
+            Some(libc::EINVAL) => family_error(device.file(), &arg.attr).unwrap_or(error),
+            _ => error,
+        })?;
         Ok(Self {
             inner: Arc::new(Inner {
                 object: Object::new(device, arg.handle),

@@ -77,6 +77,25 @@ pub enum Error {
         tried: String,
     },
 
+    /// The GID to send from and the GID of the peer are an IPv4 address and an IPv6 address (`EINVAL`).
+    #[error(
+        "GID index {index} of port {port} is {} ({local}), the GID of the peer {} ({peer}): both must be of \
+         one family; {}, or have the peer use a GID of this family",
+        family(*.local), family(*.peer), index_hint(*.usable)
+    )]
+    GidFamily {
+        /// The port, from 1.
+        port: u32,
+        /// Index of the GID to send from.
+        index: u32,
+        /// The GID to send from.
+        local: Gid,
+        /// The GID of the peer.
+        peer: Gid,
+        /// Index of a GID of the port that is of the peer's family.
+        usable: Option<u32>,
+    },
+
     /// The queue pair's state table does not allow that (`EPROTO`).
     #[error(
         "a queue pair does not go from {current:?} to {next:?}{}; \
@@ -411,6 +430,7 @@ impl Error {
             | Self::NotADatagram
             | Self::OtherCq
             | Self::SharedReceives
+            | Self::GidFamily { .. }
             | Self::NotMapped => ErrorKind::InvalidInput,
             Self::InvalidTransition { .. } => ErrorKind::InvalidState,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
@@ -437,6 +457,7 @@ impl Error {
             Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
             Self::NoDevice { .. } => Some(libc::ENOENT),
             Self::InvalidTransition { .. } => Some(libc::EPROTO),
+            Self::GidFamily { .. } => Some(libc::EINVAL),
             Self::NotConnected | Self::GrantEnded => Some(libc::ENOTCONN),
             Self::QueueFull => Some(libc::EAGAIN),
             Self::Busy { .. } => Some(libc::EBUSY),
@@ -557,6 +578,20 @@ fn uring_hint(cause: &std::io::Error) -> &'static str {
         Some(libc::ENOSYS) => "the kernel has none, or a container's seccomp filter hides it",
         Some(libc::ENOMEM) => "no memory, or over a limit: see ulimit -l",
         _ => "see io_uring_setup(2)",
+    }
+}
+
+fn family(gid: Gid) -> &'static str {
+    match gid.ipv4() {
+        Some(_) => "an IPv4 address",
+        None => "an IPv6 address",
+    }
+}
+
+fn index_hint(usable: Option<u32>) -> String {
+    match usable {
+        Some(index) => format!("use GID index {index} here (QpBuilder::gid())"),
+        None => "give the network interface here an address of that family".to_owned(),
     }
 }
 

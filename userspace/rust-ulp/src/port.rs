@@ -361,6 +361,32 @@ pub(crate) fn gids(file: &File, port: u32) -> Result<Vec<GidEntry>> {
         .collect())
 }
 
+/// Returns the error of an address that was refused because its two GIDs are of different families, if
+/// they are.
+pub(crate) fn family_error(file: &File, ah: &abi::AhAttr) -> Option<Error> {
+    let gids = gids(file, ah.port_num).ok()?;
+    let local = gids.iter().find(|gid| gid.index == ah.sgid_index.into())?;
+    let peer = Gid(ah.dgid);
+    let is_ipv4 = peer.ipv4().is_some();
+    // An address of InfiniBand or of RoCE v1 has no family.
+    if local.gid_type != GidType::RoceV2 || local.gid.ipv4().is_some() == is_ipv4 {
+        return None;
+    }
+    let of_peer = |gid: &&GidEntry| {
+        gid.gid_type == GidType::RoceV2 && gid.interface.is_some() && gid.is_ipv4 == is_ipv4
+    };
+    // A link-local address reaches one link only.
+    let usable = gids.iter().filter(of_peer);
+    let usable = usable.min_by_key(|gid| (!gid.is_preferred, gid.is_link_local, gid.index));
+    Some(Error::GidFamily {
+        port: ah.port_num,
+        index: local.index,
+        local: local.gid,
+        peer,
+        usable: usable.map(|gid| gid.index),
+    })
+}
+
 /// What ATTACH chose, with the reason; or what there is, if it chose none.
 pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<DefaultGid, String> {
     let tried = || {

@@ -15,6 +15,7 @@ use crate::object::Object;
 use crate::params::{at_most, bits_24, AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
 use crate::path::Path;
 use crate::pd::Pd;
+use crate::port::family_error;
 use crate::post::{cancel, post_one};
 use crate::refusal::Rejection;
 use crate::srq::Srq;
@@ -466,7 +467,12 @@ impl Inner {
                     },
                 })
             }
-            Err(errno) => Err(Error::sys(abi::QpModify::NAME, errno)),
+            Err(errno) => {
+                let has_address = attr.mask & abi::QP_AV != 0 && errno == Errno::EINVAL;
+                let family = has_address.then(|| family_error(self.device.file(), &attr.attr.ah));
+                let error = || Error::sys(abi::QpModify::NAME, errno);
+                Err(family.flatten().unwrap_or_else(error))
+            }
         }
     }
 
@@ -740,6 +746,7 @@ impl<T: Connected> PreparedQp<T> {
     ///
     /// # Errors
     ///
+    /// [`Error::GidFamily`] if one GID is an IPv4 address and the other an IPv6 address;
     /// [`Error::Sys`] with `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the
     /// peer's GID; [`Error::Value`] for numbers that are too large; [`Error::DeviceGone`]. The queue
     /// pair can be tried again.

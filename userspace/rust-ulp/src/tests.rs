@@ -1861,6 +1861,46 @@ fn an_error_of_each_variant_has_its_kind() {
     named(ErrorKind::Canceled, failed(Status::Canceled));
 }
 
+#[test]
+fn a_gid_of_another_family_than_the_peer_s_is_named_with_the_right_index() {
+    let kernel = Kernel::new();
+    let device = kernel.device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(8).unwrap());
+    // Index 0 is link-local, index 1 an IPv4 address.
+    let gids = device.gids(1).unwrap();
+    for (wrong, right) in [(0, 1), (1, 0)] {
+        let qp = pd.qp_builder::<Rc>(&cq).gid(1, wrong).build().unwrap();
+        let theirs = gids[right as usize].gid;
+        kernel.refuse("QP_MODIFY", Errno::EINVAL);
+        let error = qp.connect(Endpoint::new(7, 0, theirs, Mtu::B1024));
+        let error = Error::from(error.unwrap_err());
+        let ours = gids[usize::from(wrong)].gid;
+        assert!(
+            matches!(error, Error::GidFamily { port: 1, index, local, peer, usable: Some(usable) }
+                if index == u32::from(wrong) && local == ours && peer == theirs && usable == right),
+            "{error}"
+        );
+        assert_eq!(error.errno(), Some(libc::EINVAL));
+        let text = error.to_string();
+        for part in [
+            format!("GID index {wrong} of port 1"),
+            format!("use GID index {right} here"),
+            "an IPv4 address".into(),
+            "an IPv6 address".into(),
+            ours.to_string(),
+            theirs.to_string(),
+        ] {
+            assert!(text.contains(&part), "{part:?} is not in {text:?}");
+        }
+    }
+    // Of one family, it is something else.
+    let qp = pd.qp_builder::<Rc>(&cq).gid(1, 1).build().unwrap();
+    kernel.refuse("QP_MODIFY", Errno::EINVAL);
+    let error = qp.connect(Endpoint::new(7, 0, gids[1].gid, Mtu::B1024));
+    let error = Error::from(error.unwrap_err());
+    assert!(matches!(error, Error::Sys { .. }), "{error}");
+}
+
 /// Every errno of the header has words here.
 #[test]
 fn errnos_of_the_header_are_explained() {

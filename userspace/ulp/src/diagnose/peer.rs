@@ -12,12 +12,14 @@ use crate::args::address;
 use crate::rdma::{self, RdmaDevice};
 use crate::{netlink, show};
 use anyhow::Result;
+use rust_ulp::wire::Refusal;
 use rust_ulp::{
     Access, AckTimeout, CompletionError, Cq, Device, Error, Evidence, Grant, Listener, Mtu, Pd,
     Peer, PreparedQp, Qp, QpReport, Rc, Read, Recv, Retries, RetryCause, Send, Status, TcpOptions,
     Write,
 };
 use std::io::ErrorKind;
+use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -327,7 +329,47 @@ fn unanswered(cause: Option<RetryCause>, netdev: &str, found: &mut Findings) -> 
     )
 }
 
-fn connect_failed(host: &str, error: &Error, found: &mut Findings) -> Result<()> {
+/// Says why the queue pair of the peer does not reach this end's GID, and what to do.
+fn not_reached(args: &Diagnose, host: &str, device: &Device) -> (String, String) {
+    let both =
+        "ulp gids at both ends: the GIDs in use must be addresses that reach each other (ping -I)";
+    let default = device.default_gid().ok().map(|chosen| chosen.gid_index);
+    let index = args.gid_index.map(u32::from).or(default);
+    let gids = device.gids(1).unwrap_or_default();
+    let ours = gids.iter().find(|gid| Some(gid.index) == index);
+    let peer = host.to_socket_addrs().ok().and_then(|mut all| all.next());
+    let family = |is_ipv4| if is_ipv4 { "an IPv4" } else { "an IPv6" };
+    match (ours, peer) {
+        (Some(ours), Some(peer)) if ours.is_ipv4 != peer.is_ipv4() => {
+            let right = gids.iter().filter(|gid| gid.is_ipv4 == peer.is_ipv4());
+            let right = right.min_by_key(|gid| (!gid.is_preferred, gid.is_link_local, gid.index));
+            let what = format!(
+                "its queue pair does not connect to GID index {} of this end, {}: this is {} address, and that \
+                 of the peer {} address",
+                ours.index,
+                ours.gid,
+                family(ours.is_ipv4),
+                family(peer.is_ipv4())
+            );
+            let cure =
+                right.map(|gid| format!("use GID index {} here, {} (-x {0})", gid.index, gid.gid));
+            (what, cure.unwrap_or_else(|| both.to_owned()))
+        }
+        (ours, _) => {
+            let gid = ours.map_or_else(String::new, |gid| format!(", {}", gid.gid));
+            let what = format!("its queue pair does not connect to the GID of this end{gid}");
+            (what, both.to_owned())
+        }
+    }
+}
+
+fn connect_failed(
+    args: &Diagnose,
+    host: &str,
+    device: &Device,
+    error: &Error,
+    found: &mut Findings,
+) -> Result<()> {
     let ping = host.rsplit_once(':').map_or(host, |(host, _)| host);
     match error {
         Error::Tcp { cause, .. } if cause.kind() == ErrorKind::ConnectionRefused => found.fail(
@@ -345,6 +387,16 @@ fn connect_failed(host: &str, error: &Error, found: &mut Findings) -> Result<()>
             format!("{host} does not answer by TCP"),
             format!("ping {ping}; ip route get {ping}; let the TCP port through the firewalls"),
         ),
+        Error::GidFamily { .. } => found.fail(
+            "peer",
+            error.to_string(),
+            "the GID index of the message (-x), or none at either end",
+        ),
+        // The peer's queue pair does not reach this end's GID.
+        Error::Refused(Refusal::Setup) => {
+            let (what, cure) = not_reached(args, host, device);
+            found.fail("peer", format!("{host} listens, but {what}"), cure)
+        }
         Error::Wire(_) | Error::Refused(_) => found.fail(
             "peer",
             format!("another program listens at {host}: {error}"),
@@ -364,7 +416,7 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
     let host = address(peer, args.port);
     let link = match Link::new(args, &host, device, Some(Mtu::B256)) {
         Ok(link) => link,
-        Err(error) => return connect_failed(&host, &error, found),
+        Err(error) => return connect_failed(args, &host, device, &error, found),
     };
     let theirs = link.peer.endpoint;
     found.ok("peer", format!("{host} listens; its endpoint is {theirs}"))?;
@@ -434,7 +486,7 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
     }
     let link = match Link::new(args, &host, device, None) {
         Ok(link) => link,
-        Err(error) => return connect_failed(&host, &error, found),
+        Err(error) => return connect_failed(args, &host, device, &error, found),
     };
     match link.write(LEN, 1) {
         Ok(()) => found.ok("large", format!("packets of {smaller} bytes get through")),
