@@ -6,9 +6,10 @@
 use crate::args::{address, size_u32, DeviceArg};
 use crate::listen::Listener;
 use crate::output::print;
-use crate::wire;
+use crate::{netlink, wire};
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
+use nix::errno::Errno;
 use rust_ulp::{
     Access, AckTimeout, Buffer, Completion, Cq, Device, Endpoint, Gid, Grant, Mtu, PreparedQp, Qp,
     QpAttr, QpState, Rc, Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, Status,
@@ -207,20 +208,17 @@ impl Drop for BadLine {
     }
 }
 
-/// The counters of a device that are not 0.
-fn counters(device: &str) -> Vec<(String, u64)> {
-    let dir = format!("/sys/class/infiniband/{device}/ports/1/hw_counters");
-    let mut out: Vec<_> = std::fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| {
-            let path = entry.ok()?.path();
-            let value = std::fs::read_to_string(&path).ok()?.trim().parse().ok()?;
-            Some((path.file_name()?.to_str()?.to_owned(), value))
-        })
-        .collect();
-    out.sort();
-    out
+/// Returns the hardware counters of port 1 of a device, by netlink: in the network namespace of one
+/// host, sysfs has none.
+fn counters(device: &str) -> Result<Vec<(String, u64)>> {
+    let devices = netlink::devices().context("listing the RDMA devices by netlink")?;
+    let device = devices.iter().find(|it| it.name == device);
+    let device = device.context("the RDMA device is gone")?;
+    match netlink::counters(device.index, 1) {
+        // The driver has none.
+        Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(Vec::new()),
+        read => read.context("reading the hardware counters by netlink"),
+    }
 }
 
 /// Prints the steps.
@@ -517,7 +515,7 @@ impl End {
         } = self;
         Ok((
             Connected {
-                before: counters(device.name()),
+                before: counters(device.name())?,
                 device,
                 qp,
                 cq,
@@ -546,8 +544,8 @@ impl Connected {
     }
 
     /// Returns the errors that the device has counted since the queue pair was connected.
-    fn counted(&self) -> String {
-        let now = counters(self.device.name());
+    fn counted(&self) -> Result<String> {
+        let now = counters(self.device.name())?;
         let risen: Vec<_> = now
             .iter()
             .filter(|(name, _)| name.ends_with("_err") || name.ends_with("_request"))
@@ -557,11 +555,11 @@ impl Connected {
                 (more > 0).then(|| format!("{name} {more}"))
             })
             .collect();
-        if risen.is_empty() {
+        Ok(if risen.is_empty() {
             "-".to_owned()
         } else {
             risen.join(", ")
-        }
+        })
     }
 }
 
@@ -585,7 +583,7 @@ fn explain(
         format!("{} ({})", done.status.name(), done.status.code()),
         meaning,
     )?;
-    t.value("counters", connected.counted())?;
+    t.value("counters", connected.counted()?)?;
     t.value("symptom", symptom)?;
     t.value("cure", cure)?;
     ensure!(
