@@ -80,12 +80,14 @@ impl Object {
         }
     }
 
-    /// Ends what goes on with an object that was removed from the table: wakes the threads that
-    /// wait for it, with `err`. Sleeps.
+    /// Ends what goes on with an object that was removed from the table, whoever else has a reference:
+    /// wakes the threads that wait for it, with `err`, and shuts a queue pair down. Sleeps.
     pub(crate) fn end(&self, err: Error) {
         self.wake_waiters(err);
-        if let Self::Connection(connection) = self {
-            connection.end_background();
+        match self {
+            Self::Connection(connection) => connection.end_background(),
+            Self::Qp(qp) => qp.shut_down(),
+            _ => (),
         }
     }
 

@@ -103,8 +103,8 @@ pub(crate) struct QpObject {
     // Before what it needs: the device's queue pair goes first.
     qp: Arc<Qp<Completions>>,
     pd: UseRef<PdObject>,
-    _send_cq: UseRef<CqObject>,
-    _recv_cq: UseRef<CqObject>,
+    send_cq: UseRef<CqObject>,
+    recv_cq: UseRef<CqObject>,
     srq: Option<UseRef<SrqObject>>,
     /// As the caller asked; the device's queue pair has room for elements that are cut up.
     capacity: Capacity,
@@ -157,8 +157,8 @@ impl QpObject {
             pin_init!(Self {
                 qp,
                 pd,
-                _send_cq: send_cq,
-                _recv_cq: recv_cq,
+                send_cq,
+                recv_cq,
                 srq,
                 capacity,
                 sig_all: options.sig_all,
@@ -262,6 +262,19 @@ impl QpObject {
         result
     }
 
+    /// Ends it, whoever else has a reference: what it uses can be destroyed after that. Sleeps.
+    pub(crate) fn shut_down(&self) {
+        self.qp.shut_down();
+        // A grant that is made meanwhile ends here, or is refused: the queue pair has failed.
+        self.qp.handler().end_grants();
+        self.pd.release();
+        self.send_cq.release();
+        self.recv_cq.release();
+        if let Some(srq) = &self.srq {
+            srq.release();
+        }
+    }
+
     /// Changes the state only. Sleeps.
     pub(crate) fn move_to(&self, state: State) -> Result {
         let attributes = Attributes {
@@ -275,7 +288,7 @@ impl QpObject {
 #[pinned_drop]
 impl PinnedDrop for QpObject {
     fn drop(self: Pin<&mut Self>) {
-        self.qp.handler().end_grants();
+        self.shut_down();
     }
 }
 

@@ -6,6 +6,7 @@ use core::ops::Deref;
 use kernel::sync::{
     atomic::{
         Atomic,
+        AtomicFlag,
         Relaxed, //
     },
     Arc, //
@@ -32,20 +33,34 @@ pub(crate) trait Counted {
     fn use_count(&self) -> &UseCount;
 }
 
-/// A reference to an object that must not be destroyed while this exists.
-pub(crate) struct UseRef<T: Counted>(Arc<T>);
+/// A reference to an object that must not be destroyed before [`UseRef::release`], or while this
+/// exists.
+pub(crate) struct UseRef<T: Counted> {
+    object: Arc<T>,
+    is_counted: AtomicFlag,
+}
 
 impl<T: Counted> UseRef<T> {
     /// Counts another user of `object`. The table's lock is held.
     pub(super) fn new(object: Arc<T>) -> Self {
         // The table's lock orders this against `Table::remove`.
         object.use_count().0.add(1, Relaxed);
-        Self(object)
+        Self {
+            object,
+            is_counted: AtomicFlag::new(true),
+        }
+    }
+
+    /// Lets others destroy the object, which stays valid. Later calls do nothing.
+    pub(super) fn release(&self) {
+        if self.is_counted.xchg(false, Relaxed) {
+            self.object.use_count().0.add(-1, Relaxed);
+        }
     }
 
     /// Returns the object.
     pub(super) fn object(&self) -> &Arc<T> {
-        &self.0
+        &self.object
     }
 }
 
@@ -53,12 +68,12 @@ impl<T: Counted> Deref for UseRef<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.object
     }
 }
 
 impl<T: Counted> Drop for UseRef<T> {
     fn drop(&mut self) {
-        self.0.use_count().0.add(-1, Relaxed);
+        self.release();
     }
 }

@@ -73,7 +73,8 @@ use kernel::{
             Release, //
         },
         Arc,
-        Mutex, //
+        Mutex,
+        MutexGuard, //
     }, //
 };
 
@@ -88,10 +89,19 @@ const RESETS: u32 = 3;
 /// waited for after the first. One that comes over loopback may still be late.
 const RESETS_OF_RXE: u32 = RESETS;
 
+/// Whether the device has a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Alive,
+    /// The driver has destroyed it.
+    Ended,
+    /// The driver refused to destroy it: it is leaked.
+    Leaked,
+}
+
 /// A queue pair: `struct ib_qp`.
 ///
-/// Dropping it moves it to ERR, waits until the handlers of all its requests have returned, and
-/// destroys it. That sleeps.
+/// Dropping it ends it, see [`Qp::shut_down`]. That sleeps.
 ///
 /// ```
 /// # use {qp_attr::{Capacity, QpType}, waiter::WaitHandler};
@@ -104,7 +114,9 @@ const RESETS_OF_RXE: u32 = RESETS;
 /// # Invariants
 ///
 /// - `ptr` is a queue pair of `pd`, `send_cq`, `recv_cq` and the shared receive queue of `member`,
-///   all of one device. This value owns it. Its context is `member`.
+///   all of one device. This value owns it. Its context is `member`. It is valid while `modifying` is
+///   held and says [`Life::Alive`], and while the lock of one of its queues is held and that is not
+///   closed.
 /// - Every slot of both queues points back at this value, which does not move.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: WrHandler> {
@@ -116,9 +128,9 @@ pub(crate) struct Qp<H: WrHandler> {
     state: Atomic<u32>,
     /// On iWARP, the connection's limit of outstanding reads.
     max_reads: Atomic<u32>,
-    /// Serializes changes of the state. Taken before `Cq::draining`.
+    /// Serializes changes of the state, queries, and the end. Taken before `Cq::draining`.
     #[pin]
-    modifying: Mutex<()>,
+    modifying: Mutex<Life>,
     #[pin]
     send: Queue<H::Request>,
     #[pin]
@@ -194,7 +206,7 @@ impl<H: WrHandler> Qp<H> {
         fault::point()?;
         Arc::pin_init(
             try_pin_init!(&this in Self {
-                modifying <- new_mutex!((), "rdma::Qp::modifying"),
+                modifying <- new_mutex!(Life::Alive, "rdma::Qp::modifying"),
                 // SAFETY: The value is complete when something is posted, and stops the timers of
                 // its queues before it is freed.
                 send <- unsafe { Self::new_queue(QueueKind::Send, this.as_ptr(), &capacity) }?,
@@ -341,6 +353,16 @@ impl<H: WrHandler> Qp<H> {
         self.member.handler()
     }
 
+    /// Keeps the device's queue pair from changing and from ending. Sleeps. Fails with [`ENOENT`] when
+    /// it has ended.
+    fn lock(&self) -> Result<MutexGuard<'_, Life>> {
+        let life = self.modifying.lock();
+        match *life {
+            Life::Alive => Ok(life),
+            Life::Ended | Life::Leaked => Err(ENOENT),
+        }
+    }
+
     /// Returns the state that it was last moved to.
     pub(crate) fn state(&self) -> State {
         State::from_raw(self.state.load(Acquire)).unwrap_or(State::Err)
@@ -363,9 +385,9 @@ impl<H: WrHandler> Qp<H> {
     }
 
     /// Gives an iWARP queue pair in INIT the rights `access` of the peer. Sleeps. Fails with
-    /// [`eproto`] in other states.
+    /// [`eproto`] in other states, and with [`ENOENT`] when it has ended.
     pub(crate) fn prepare(&self, access: u32) -> Result {
-        let _modifying = self.modifying.lock();
+        let _life = self.lock()?;
         if self.state() != State::Init {
             return Err(eproto());
         }
@@ -383,7 +405,7 @@ impl<H: WrHandler> Qp<H> {
     /// Notes that the connection manager has moved an iWARP queue pair to RTS, with at most `reads`
     /// outstanding reads. Sleeps.
     pub(crate) fn set_established(&self, reads: u32) {
-        let _modifying = self.modifying.lock();
+        let _life = self.modifying.lock();
         if self.state() == State::Init {
             self.max_reads.store(reads, Relaxed);
             self.state.store(bindings::IB_QPS_RTS, Release);
@@ -562,9 +584,10 @@ impl<H: WrHandler> Qp<H> {
     /// - [`eproto`] when the state table (IBA 10.3.1) does not allow the change from
     ///   [`Self::state`],
     /// - [`eopnotsupp`] on iWARP for every change except that to ERR,
+    /// - [`ENOENT`] when the queue pair has ended, see [`Self::shut_down`],
     /// - the error of the driver. If the driver gave up halfway, the queue pair is in ERR.
     pub(crate) fn modify(&self, attributes: &Attributes, mask: u32) -> Result {
-        let _modifying = self.modifying.lock();
+        let _life = self.lock()?;
         let from = self.state.load(Relaxed);
         let to = if mask & mask::STATE != 0 {
             attributes.qp_state
@@ -690,12 +713,13 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
-    /// Returns whether the queue pair is in ERR, by a change or by a failure. Sleeps.
+    /// Returns whether the queue pair is in ERR, by a change or by a failure, or has ended. Sleeps.
     pub(crate) fn has_failed(&self) -> bool {
-        self.state() == State::Err || self.device_state() == Some(bindings::IB_QPS_ERR)
+        let is_failed = |_| self.device_state() == Some(bindings::IB_QPS_ERR);
+        self.state() == State::Err || self.lock().map_or(true, is_failed)
     }
 
-    /// Returns the state that the device reports. Sleeps.
+    /// Returns the state that the device reports. `modifying` is held. Sleeps.
     fn device_state(&self) -> Option<u32> {
         let mut raw = bindings::ib_qp_attr::default();
         let mut init = bindings::ib_qp_init_attr::default();
@@ -706,8 +730,9 @@ impl<H: WrHandler> Qp<H> {
         (err == 0).then_some(raw.qp_state)
     }
 
-    /// Queries the attributes. Sleeps.
+    /// Queries the attributes. Sleeps. Fails with [`ENOENT`] when the queue pair has ended.
     pub(crate) fn query(&self) -> Result<Attributes> {
+        let _life = self.lock()?;
         let mut raw = bindings::ib_qp_attr::default();
         let mut init = bindings::ib_qp_init_attr::default();
         fault::point()?;
@@ -856,6 +881,50 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
+    /// Ends the queue pair, whoever else has it: refuses requests, waits until the handlers of all
+    /// requests have returned, and has the driver destroy it. When this returns, nothing of the peer
+    /// arrives through it. Later calls do nothing. Sleeps.
+    pub(crate) fn shut_down(&self) {
+        let mut life = self.modifying.lock();
+        if *life != Life::Alive {
+            return;
+        }
+        // The owner that destroys the queue pair need not hear of its end.
+        self.finished.store(true, Release);
+        for queue in [&self.send, &self.recv] {
+            queue.lists.lock().closed = true;
+        }
+        if self.has_work() {
+            self.drain();
+        }
+        self.release_packets();
+        fault::step();
+        // SAFETY: Owned. Both queues are closed and stay so, and `life` is held: nobody uses it. A
+        // completion that is being handled, since it was not drained, uses the slots only.
+        let is_destroyed = unsafe { self.pd.destroy_qp(self.ptr) };
+        self.state.store(bindings::IB_QPS_ERR, Release);
+        *life = if is_destroyed {
+            Life::Ended
+        } else {
+            self.fail();
+            // SAFETY: The queue pair is still valid.
+            unsafe { bindings::rust_ulp_h_disown_qp(self.ptr.as_ptr()) };
+            Life::Leaked
+        };
+        self.synchronize();
+        for kind in [QueueKind::Send, QueueKind::Recv] {
+            self.flush(kind);
+            self.queue(kind).stop();
+        }
+        if !is_destroyed {
+            self.send.ignore();
+            self.recv.ignore();
+            self.synchronize();
+        }
+        self.handler()
+            .destroyed(self.send.posted(), self.recv.posted());
+    }
+
     fn open_queues(&self) {
         // A driver that lost completions, because a completion queue overflowed, does not make them
         // any more.
@@ -891,34 +960,12 @@ impl<H: WrHandler> Qp<H> {
 #[pinned_drop]
 impl<H: WrHandler> PinnedDrop for Qp<H> {
     fn drop(self: Pin<&mut Self>) {
-        // The owner that destroys the queue pair need not hear of its end.
-        self.finished.store(true, Release);
-        if self.has_work() {
-            self.drain();
-        }
-        self.release_packets();
-        fault::step();
-        // SAFETY: Owned, and nobody uses it any more. A completion that is being handled, since it
-        // was not drained, uses the slots only.
-        let destroyed = unsafe { self.pd.destroy_qp(self.ptr) };
-        if !destroyed {
-            self.fail();
-            // SAFETY: The queue pair is still valid.
-            unsafe { bindings::rust_ulp_h_disown_qp(self.ptr.as_ptr()) };
-        }
-        self.synchronize();
-        for kind in [QueueKind::Send, QueueKind::Recv] {
-            self.flush(kind);
-            self.queue(kind).stop();
-        }
-        self.handler()
-            .destroyed(self.send.posted(), self.recv.posted());
-        if !destroyed {
+        self.shut_down();
+        if *self.modifying.lock() == Life::Leaked {
             // SAFETY: The queues are not moved.
             let this = unsafe { self.get_unchecked_mut() };
             this.send.leak();
             this.recv.leak();
-            this.synchronize();
         }
     }
 }

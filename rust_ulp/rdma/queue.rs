@@ -708,17 +708,21 @@ impl<R: WrContext> Queue<R> {
         self.timer.cancel();
     }
 
-    /// Leaks the slots: the device was not stopped, and may complete them. Such completions are
-    /// ignored. Process context; sleeps, and nothing is posted.
-    ///
-    /// The queue has no slots after this. Completions that are being handled may still use them.
-    pub(super) fn leak(&mut self) {
-        self.purge();
+    /// Has the completions that come from now on ignored: the device was not stopped, and may complete
+    /// what it has. Those that are being handled may still use the slots. Process context, and nothing
+    /// is posted.
+    pub(super) fn ignore(&self) {
         for index in 0..self.depth() {
             let cqe = self.cqe(index);
             // SAFETY: The slot is valid. The core reads the field when it handles a completion.
             unsafe { (&raw mut (*cqe).done).write_volatile(Some(bindings::rust_ulp_ignore)) };
         }
+    }
+
+    /// Leaks the slots, which the device may still complete. Called after [`Self::ignore`], when no
+    /// completion is being handled. Process context; sleeps. The queue has no slots after this.
+    pub(super) fn leak(&mut self) {
+        self.purge();
         core::mem::forget(core::mem::take(&mut self.slots));
     }
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What happens to open files when the device, or the process, goes away.
 
-    lifetime.py idle|waiter|spin|destroy|drain|reset|attach|flight|peer|load|netdev|mapping|kill
+    lifetime.py idle|waiter|spin|destroy|ended|drain|reset|attach|flight|peer|load|netdev|mapping|kill
 
 Expects the module and two hosts; `rxe1`, `rxe2` or a netdev may be gone when it
 returns. Prints KTAP.
@@ -299,6 +299,53 @@ def test_destroy(r):
         if "not ended" in got:
             return  # The device's removal would wait for them.
     remove(r, ulp.DEV1)
+
+
+def test_ended(r):
+    """DESTROY of a queue pair ends it, whichever other calls have it."""
+    a, b = pair(connect={"retry_cnt": 1, "timeout": 16})
+    nobody = ulp.S["ah_attr"](sgid_index=a.file.gid_index, port_num=a.file.port, is_global=1, hop_limit=64)
+    ctypes.memmove(nobody.dgid, bytes(10) + b"\xff\xff" + bytes([10, 9, 0, 77]), 16)
+    resolving = in_background(lambda: a.qp.modify("AV", ah=nobody))
+    r.check("QP_MODIFY resolves an address", ulp.until(lambda: ulp.sleeps_in_module(resolving)), resolving.result)
+    a.file.destroy(a.qp.handle)
+    r.equal("it still does when DESTROY has returned", resolving.result, "not ended")
+    objects = {"grant": a.grant, "completion queue": a.cq, "buffer": a.buffer}
+    got = {name: error_of(a.file.destroy, o.handle) for name, o in objects.items()}
+    got["domain"] = error_of(a.file.destroy, a.pd)
+    r.equal("and so does DESTROY of what it has used", got, dict.fromkeys(got, "none"))
+    ended(resolving)
+    a.file.close()
+
+    # The same once more: what does the peer see?
+    a, b = pair(connect={"retry_cnt": 1, "timeout": 16})
+    resolving = in_background(lambda: a.qp.modify("AV", ah=nobody))
+    r.check("QP_MODIFY resolves it again", ulp.until(lambda: ulp.sleeps_in_module(resolving)), resolving.result)
+    a.file.destroy(a.qp.handle)
+    b.buffer.map[:8] = b"too late"
+    b.file.submit([b.write(a, 8)])
+    r.equal("a write of the peer fails after DESTROY", [c.status for c in b.cq.wait(1)], [12])
+    r.equal("and its bytes are nowhere", a.buffer.map[:8], bytes(8))
+    r.check("QP_MODIFY fails", ended(resolving) in ("EHOSTUNREACH", "ETIMEDOUT", "ENOENT"), resolving.result)
+
+    def post(end, qp):
+        """Posts until that fails, and returns the error."""
+        write = qp.wr("RDMA_WRITE", end.buffer, 0, 8, remote_addr=end.grant.addr, rkey=end.grant.rkey)
+        while (error := error_of(end.file.submit, [write] * 8)) in ("none", "EAGAIN"):
+            pass
+        return error
+
+    # Threads that post to a queue pair while it ends.
+    end, seen = End("h1", ulp.DEV1), []
+    for _ in range(4 * ROUNDS):
+        cq = Cq(end.file, 1024)
+        qp = Qp(end.file, end.pd, cq)
+        qp.connect(qp.num, end.file.gid().gid, 0, 0)
+        posting = [in_background(post, end, qp) for _ in range(2)]
+        cq.wait(1)
+        calls = [error_of(end.file.destroy, o.handle) for o in (qp, cq)]
+        seen.append((calls, sorted(set(map(ended, posting)) - {"ENOENT", "ENOTCONN"})))
+    r.equal("a post fails when its queue pair has ended, and its queue goes", seen, [(["none"] * 2, [])] * len(seen))
 
 
 def test_drain(r):
