@@ -118,7 +118,9 @@ bool rust_ulp_h_cm_device_index(struct rdma_cm_id *id, u32 *index)
 	return true;
 }
 
-bool rust_ulp_h_cm_path(struct rdma_cm_id *id, u8 *mtu, u8 *traffic_class)
+/* @ack_timeout: of a request, the Local ACK Timeout that the peer asks for; 1 stands for 0, too. */
+bool rust_ulp_h_cm_path(struct rdma_cm_id *id, u8 *mtu, u8 *traffic_class,
+			u8 *ack_timeout)
 {
 	const struct sa_path_rec *path = id->route.path_rec;
 
@@ -126,6 +128,8 @@ bool rust_ulp_h_cm_path(struct rdma_cm_id *id, u8 *mtu, u8 *traffic_class)
 		return false;
 	*mtu = path->mtu;
 	*traffic_class = path->traffic_class;
+	/* cm_format_paths_from_req() */
+	*ack_timeout = path->packet_life_time + 1;
 	return true;
 }
 

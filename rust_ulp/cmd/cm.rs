@@ -32,7 +32,8 @@ use crate::{
         connection::{
             AttemptResult,
             ConnectParams,
-            Connection, //
+            Connection,
+            MAX_ACK_TIMEOUT, //
         },
         deadline::Deadline,
         listener::{
@@ -130,7 +131,7 @@ fn check_parameters(param: &abi::ConnParam) -> Result {
     if param.retry_cnt > 7
         || param.rnr_retry > 7
         || param.min_rnr_timer > 31
-        || param.ack_timeout > 31
+        || param.ack_timeout > MAX_ACK_TIMEOUT
     {
         return Err(ERANGE);
     }
@@ -193,9 +194,13 @@ fn check_namespace(ctx: &Ctx<'_>) -> Result {
 /// Creates a listener.
 pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
     check_namespace(ctx)?;
+    let attributes = &ctx.device.attributes;
+    let reads = [attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom];
+    let [responder, initiator] = reads.map(|most| u8::try_from(most).unwrap_or(u8::MAX));
     let backlog = Backlog::new(
         value.backlog,
         ctx.file.device()?.clone(),
+        (responder, initiator),
         value.user_data,
         ctx.file.events().clone(),
     )?;

@@ -33,6 +33,7 @@ use crate::{
             ehostunreach,
             eisconn,
             enotconn,
+            eproto,
             etime, //
         },
         net::NetNs,
@@ -80,6 +81,9 @@ use kernel::{
 const ADDRESS_MILLIS: u32 = 4000;
 /// The longest time of the first attempt; each further attempt takes twice as long as the last one.
 const FIRST_LOOK_MILLIS: u32 = 10;
+/// The largest Local ACK Timeout. The manager keeps memory of a connection for 2^n * 4 us after its
+/// end, outside of all limits: for 8 s.
+pub(crate) const MAX_ACK_TIMEOUT: u8 = 21;
 /// The longest time to resolve a route, which on InfiniBand asks the subnet administrator.
 const ROUTE_MILLIS: u32 = 4000;
 
@@ -350,9 +354,11 @@ impl Shared {
         )
     }
 
-    /// Makes the shared part for a request that has just arrived.
+    /// Makes the shared part for a request that has just arrived. `reads` are the most outstanding
+    /// reads of a queue pair as responder and as initiator.
     pub(crate) fn requested(
         request: &cm::Request<'_>,
+        reads: (u8, u8),
         file: Arc<FileEvents>,
         backlog: Arc<dyn Admitted>,
     ) -> Result<Arc<Self>> {
@@ -364,8 +370,8 @@ impl Shared {
         progress.private = PrivateData::new(message.private_data);
         progress.addresses = request.id().addresses();
         progress.param = abi::ConnParam {
-            responder_resources: parameters.responder_resources,
-            initiator_depth: parameters.initiator_depth,
+            responder_resources: parameters.responder_resources.min(reads.0),
+            initiator_depth: parameters.initiator_depth.min(reads.1),
             retry_cnt: parameters.retry_count,
             rnr_retry: parameters.rnr_retry_count,
             ..Default::default()
@@ -598,8 +604,16 @@ fn of_streams(param: &abi::ConnParam) -> abi::ConnParam {
     }
 }
 
-/// Limits the manager's attributes for RTR to `param`, and sets those of `agreed`.
-fn agree_rtr(attributes: &mut Attributes, param: &abi::ConnParam, agreed: &mut abi::ConnParam) {
+/// Limits the manager's attributes for RTR to `param`, and sets those of `agreed`. Returns [`eproto`]
+/// for an MTU that is not defined, which drivers would take.
+fn agree_rtr(
+    attributes: &mut Attributes,
+    param: &abi::ConnParam,
+    agreed: &mut abi::ConnParam,
+) -> Result {
+    if !(1..=5).contains(&attributes.path_mtu) {
+        return Err(eproto());
+    }
     if param.path_mtu != 0 {
         attributes.path_mtu = attributes.path_mtu.min(param.path_mtu.into());
     }
@@ -612,6 +626,7 @@ fn agree_rtr(attributes: &mut Attributes, param: &abi::ConnParam, agreed: &mut a
     agreed.path_mtu = attributes.path_mtu as u8;
     agreed.traffic_class = attributes.av.traffic_class;
     agreed.min_rnr_timer = attributes.min_rnr_timer;
+    Ok(())
 }
 
 /// Limits the manager's attributes for RTS to `param`, and sets those of `agreed`.
@@ -1045,7 +1060,7 @@ impl Connection {
                 known.map_err(|err| if err == EINVAL { econnreset() } else { err })?;
             match state {
                 State::Init => attributes.access_flags = param.access_flags,
-                State::Rtr => agree_rtr(&mut attributes, param, &mut agreed),
+                State::Rtr => agree_rtr(&mut attributes, param, &mut agreed)?,
                 _ => agree_rts(&mut attributes, param, &mut agreed),
             }
             // The others are of alternate paths, which are not supported.

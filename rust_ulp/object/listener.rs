@@ -10,7 +10,8 @@ use super::{
     connection::{
         Admitted,
         Connection,
-        Shared, //
+        Shared,
+        MAX_ACK_TIMEOUT, //
     },
     deadline::Deadline,
     quota::QuotaCharge, //
@@ -157,6 +158,8 @@ pub(crate) struct Backlog {
     user_data: u64,
     /// The file's device.
     device: Arc<Device>,
+    /// The most outstanding reads of a queue pair as responder and as initiator.
+    reads: (u8, u8),
     /// Lock order: after the handler mutex of an identifier.
     #[pin]
     waiting: Mutex<Waiting>,
@@ -195,10 +198,12 @@ impl Admitted for Backlog {
 }
 
 impl Backlog {
-    /// Makes a backlog of `len` requests of `device`, the file's. Sleeps.
+    /// Makes a backlog of `len` requests of `device`, the file's, with `reads` at most as responder
+    /// and as initiator. Sleeps.
     pub(crate) fn new(
         len: u32,
         device: Arc<Device>,
+        reads: (u8, u8),
         user_data: u64,
         file: Arc<FileEvents>,
     ) -> Result<Arc<Self>> {
@@ -208,6 +213,7 @@ impl Backlog {
                 handle: Atomic::new(0),
                 user_data,
                 device,
+                reads,
                 waiting <- new_mutex!(waiting, "rust_ulp::Backlog::waiting"),
                 arrived <- new_condvar!("rust_ulp::Backlog::arrived"),
                 file,
@@ -292,7 +298,7 @@ impl Backlog {
     /// Admits the request and takes it out of `arrived`. Returns [`EAGAIN`] when there is no room.
     fn admit(self: &Arc<Self>, arrived: &mut Option<cm::Request<'_>>) -> Result {
         let request = arrived.as_ref().ok_or(EINVAL)?;
-        let shared = Shared::requested(request, self.file.clone(), self.clone())?;
+        let shared = Shared::requested(request, self.reads, self.file.clone(), self.clone())?;
         let prepared = cm::Prepared::new(shared.clone())?;
         let identifier = UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?;
         let room = UniqueArc::new_uninit(GFP_KERNEL)?;
@@ -315,6 +321,11 @@ impl Backlog {
     }
 }
 
+/// Returns whether a connection may have the path that its requester asks for.
+fn is_supported(path: &cm::Path) -> bool {
+    (1..=5).contains(&path.mtu) && path.ack_timeout <= MAX_ACK_TIMEOUT
+}
+
 /// The owner of a listener's identifier.
 struct RequestHandler(Arc<Backlog>);
 
@@ -328,6 +339,11 @@ impl cm::Listener for RequestHandler {
             // A listener on any address receives the requests of all devices.
             trace::request(handle, peer, 0, EXDEV.to_errno());
             let _ = id.reject(cm::REJECT_NO_LISTENER, &[]);
+            return;
+        }
+        if id.path().is_some_and(|path| !is_supported(&path)) {
+            trace::request(handle, peer, 0, EINVAL.to_errno());
+            let _ = id.reject(cm::REJECT_UNSUPPORTED, &[]);
             return;
         }
         let mut request = Some(request);

@@ -222,6 +222,8 @@ impl Event<'_> {
 pub(crate) const REJECT_CONSUMER: u8 = bindings::IB_CM_REJ_CONSUMER_DEFINED as u8;
 /// The reason of an end without resources.
 pub(crate) const REJECT_NO_RESOURCES: u8 = bindings::IB_CM_REJ_NO_RESOURCES as u8;
+/// The reason of an end that does not support what the request asks for.
+pub(crate) const REJECT_UNSUPPORTED: u8 = bindings::IB_CM_REJ_UNSUPPORTED as u8;
 /// The reason of an end without a listener.
 pub(crate) const REJECT_NO_LISTENER: u8 = bindings::IB_CM_REJ_INVALID_SERVICE_ID as u8;
 
@@ -423,6 +425,10 @@ pub(crate) struct Path {
     pub(crate) mtu: u8,
     /// The upper six bits are the DSCP.
     pub(crate) traffic_class: u8,
+    /// The Local ACK Timeout that the sender of a request asks for. It is also the duration of the
+    /// timewait state: the manager keeps memory of a connection for 2^(`ack_timeout` - 8) ms after its
+    /// end (`cm_enter_timewait()`, drivers/infiniband/core/cm.c).
+    pub(crate) ack_timeout: u8,
 }
 
 impl LockedId<'_> {
@@ -460,11 +466,17 @@ impl LockedId<'_> {
         let mut path = Path {
             mtu: 0,
             traffic_class: 0,
+            ack_timeout: 0,
         };
         // SAFETY: All pointers are valid. The manager changes the path only while it resolves the
         // route, and announces the result with the handler mutex held.
         unsafe {
-            bindings::rust_ulp_h_cm_path(self.as_raw(), &mut path.mtu, &mut path.traffic_class)
+            bindings::rust_ulp_h_cm_path(
+                self.as_raw(),
+                &mut path.mtu,
+                &mut path.traffic_class,
+                &mut path.ack_timeout,
+            )
         }
         .then_some(path)
     }

@@ -1586,7 +1586,7 @@ struct rust_ulp_addr {
  *   from the peer.
  * @min_rnr_timer: [in, out; 0 to 31] As rust_ulp_qp_attr.min_rnr_timer.
  * @ack_timeout: [in, out; 0 to 31] Local ACK timeout: 4.096 us * 2^n; 0: the connection manager
- *   chooses.
+ *   chooses. in: at most 21: the kernel keeps memory of a connection so long after its end.
  * @traffic_class: [in, out; 0 to 255; DSCP in the upper 6 bits] Type of service if
  *   RUST_ULP_CONN_TRAFFIC_CLASS is set, else that of the route.
  * @path_mtu: [in, out; 0 to 5] enum ib_mtu, at most that of the route; 0: that of the route. ACCEPT
@@ -1663,7 +1663,9 @@ struct rust_ulp_listen {
  * @timeout_ns: [in, out; ns] How long to wait; out: what is left.
  * @peer: [out] Address of the peer.
  * @local: [out] Local address.
- * @param: [out] The peer's requested parameters, as this side would pass them to ACCEPT.
+ * @param: [out] The peer's requested parameters, as this side would pass them to ACCEPT: the reads
+ *   are at most those of the device. The kernel rejects a request with another @path_mtu than 1 to
+ *   5, or with an @ack_timeout above 21 (reason 5).
  * @peer_qp_num: [out; 24 bits] Number of the queue pair of the peer.
  * @private_len: [out; bytes; 0 to 224] Length of the private data; the connection manager pads it
  *   with zeros.

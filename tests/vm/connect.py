@@ -411,7 +411,7 @@ def test_inputs(r):
         ("8 retries", {"param": param(retry_cnt=8)}, "ERANGE"),
         ("8 retries of the receiver", {"param": param(rnr_retry=8)}, "ERANGE"),
         ("an RNR timer of 32", {"param": param(min_rnr_timer=32)}, "ERANGE"),
-        ("a time-out of 32", {"param": param(ack_timeout=32)}, "ERANGE"),
+        ("a time-out of 22", {"param": param(ack_timeout=22)}, "ERANGE"),
         ("more responder resources than the device has", {"param": param(responder_resources=255)}, "ERANGE"),
         ("more outstanding reads than the device has", {"param": param(initiator_depth=255)}, "ERANGE"),
     ):
@@ -443,6 +443,7 @@ def test_inputs(r):
         ("too much private data", {"private_len": 197}, "EMSGSIZE"),
         ("more private data than its length", private(b"1234") | {"private_len": 0}, "EINVAL"),
         ("a smaller path MTU", {"param": param(path_mtu=1)}, "ERANGE"),
+        ("a time-out of 22", {"param": param(ack_timeout=22)}, "ERANGE"),
         ("an unknown flag of the parameters", {"param": param(flags=8)}, "EINVAL"),
         ("more responder resources than the device has", {"param": param(responder_resources=255)}, "ERANGE"),
     ):
@@ -475,6 +476,7 @@ def test_refused(r):
     server, c = Server(), client()
     thread = Thread(connect, c, "10.9.0.1", server.port + 1 if server.port < 65535 else 1025)
     r.equal("nobody listens", (thread.name(), thread.error.reason), ("ECONNREFUSED", 8))
+    r.equal("and with the longest time-out", error_of(connect, c, "10.9.0.1", 1025, ack_timeout=21), "ECONNREFUSED")
     r.equal("no route", error_of(connect, c, "192.0.2.1", 7), "ENETUNREACH")
     r.equal(
         "a source that is not ours",
@@ -1510,6 +1512,70 @@ def test_params(r):
     r.equal("a right that was not given is not there", write_to(server.end, grant_of(c), b"no").status, 9)
     server.close()
     c.file.close()
+
+
+class Umad:
+    """Sends messages of the connection manager from h2 that no manager would send."""
+
+    def __init__(self, port):
+        ulp.shell("modprobe ib_umad")
+        self.path = until(lambda: [p for p in glob.glob("/sys/class/infiniband_mad/umad*") if self.is_ours(p)])[0]
+        self.gid_index, gid = ulp.gid_of(ulp.DEV2)
+        self.gid, self.peer = bytes.fromhex(gid.replace(":", "")), bytes(10) + b"\xff\xff" + bytes((10, 9, 0, 1))
+        self.port, self.count = port, 0
+        self.fd = os.open("/dev/infiniband/" + os.path.basename(self.path), os.O_RDWR)
+        ulp.ioctl(self.fd, 0x1B03, None)  # IB_USER_MAD_ENABLE_PKEY
+        agent = ulp.ctypes.create_string_buffer(28)
+        agent[20] = 1  # of QP1
+        ulp.ioctl(self.fd, 0xC01C1B01, agent)  # IB_USER_MAD_REGISTER_AGENT
+        self.agent = agent.raw[:4]
+
+    @staticmethod
+    def is_ours(path):
+        return pathlib.Path(path, "ibdev").read_text().strip() == ulp.DEV2
+
+    def request(self, qpn, mtu=3, ack_timeout=14, responder=4, initiator=4):
+        """A REQ (IBA 12.6.5) for the port, with the header of the IP addressing annex."""
+        self.count += 1
+        unique = os.getpid() << 8 | self.count
+        req = bytearray(232)
+        struct.pack_into(">I4xQQ", req, 0, unique & 0xFFFFFFFF, 0x1060000 | self.port, 0x1234)
+        struct.pack_into(">II", req, 32, qpn << 8 | responder, initiator)
+        struct.pack_into(">IIHBB", req, 40, 20 << 3 | 1, 20 << 3 | 6, 0xFFFF, mtu << 4 | 6, 15 << 4)
+        struct.pack_into(">HH16s16sI", req, 52, 0xFFFF, 0xFFFF, self.gid, self.peer, 3)
+        struct.pack_into(">BBBB", req, 92, 0, 64, 0, ack_timeout << 3)
+        struct.pack_into(">BBH16s16s", req, 140, 0, 4 << 4, 7, bytes(12) + self.gid[12:], bytes(12) + self.peer[12:])
+        mad = struct.pack(">BBBBIQHHI", 1, 7, 2, 3, 0, unique, 0x10, 0, 0) + req
+        route = struct.pack(">IIHBBBBBB16sI", 1, 0x80010000, 0, 0, 0, 1, self.gid_index, 64, 0, self.peer, 0)
+        os.write(self.fd, self.agent + struct.pack("<IIII", 0, 0, 0, len(mad)) + route + bytes(8) + mad)
+
+
+def test_crafted(r):
+    """A peer asks with numbers that no connection has."""
+    server = Server("10.9.0.1")
+    f, umad = server.end.file, Umad(server.port)
+    for i, bad in enumerate(({"mtu": 0}, {"mtu": 6}, {"mtu": 15}, {"ack_timeout": 22}, {"ack_timeout": 31})):
+        umad.request(100 + i, **bad)
+    limits = f.call("DEVICE_QUERY")
+    for i, good in enumerate(({"responder": 255, "initiator": 255}, {"mtu": 5, "ack_timeout": 21}, {"ack_timeout": 0})):
+        umad.request(200 + i, **good)
+        request = server.request()
+        # Those before it were rejected, and take no place.
+        got = request.peer_qp_num, query(f, server.listener).waiting
+        r.equal(f"{good}: GET_REQUEST returns it", got, (200 + i, 0))
+        p = request.param
+        many = good.get("responder", 4)
+        r.equal(
+            "its numbers are those of the device",
+            (p.responder_resources, p.initiator_depth, p.path_mtu),
+            (min(many, limits.max_qp_rd_atom), min(many, limits.max_qp_init_rd_atom), good.get("mtu", 3)),
+        )
+        mine = {"request": request.handle, "qp": server.end.qp.handle, "flags": N["NONBLOCK"], "param": p}
+        got = error_of(f.call, "ACCEPT", **mine), qp_state(server.end)
+        r.equal("which ACCEPT takes", got, ("none", N["QPS_RTS"]))
+        f.destroy(request.handle)
+    r.equal("no other request arrived", error_of(f.call, "GET_REQUEST", listener=server.listener), "ETIME")
+    server.close()
 
 
 def crowd_client(port, count, pipe):

@@ -33,8 +33,9 @@ impl PreparedQp<Rc> {
     ///
     /// With [`Error::Rejected`] if the peer, or its manager, does not want it; [`Error::Timeout`];
     /// [`Error::Sys`] with `EHOSTUNREACH` or `ENETUNREACH` if there is no way, `ETIMEDOUT` if
-    /// nobody answers, `ECONNRESET` if the peer went away in the middle, `EADDRNOTAVAIL` for a source address of no device, `EXDEV`
-    /// if the route is that of another device; [`Error::TooMany`] for too much private data;
+    /// nobody answers, `ECONNRESET` if the peer went away in the middle, `EADDRNOTAVAIL` for a source
+    /// address of no device, `EXDEV` if the route is that of another device, `ERANGE` for an
+    /// [`AckTimeout`] above 21; [`Error::TooMany`] for too much private data;
     /// [`Error::DeviceGone`]. The queue pair can be tried again.
     pub fn connect_cm(
         self,
