@@ -20,6 +20,7 @@ use crate::{
             FileOperations, //
         },
         errno::ebadfd,
+        timer::to_task_ns,
         uring::{
             Canceling,
             IssueResult,
@@ -28,6 +29,7 @@ use crate::{
     },
     logic::cq_ring::CqRing,
     object::Object,
+    uapi::abi, //
 };
 use kernel::{
     fs::File,
@@ -77,7 +79,11 @@ impl FileOperations for UlpFile {
                 Err(err) if before == room => return Err(err),
                 Err(_) => break,
             };
-            let known = event.as_bytes().get(..size).ok_or(EINVAL)?;
+            let seen = abi::Event {
+                time_ns: to_task_ns(event.time_ns),
+                ..event
+            };
+            let known = seen.as_bytes().get(..size).ok_or(EINVAL)?;
             if let Err(err) = to.write_slice(known) {
                 this.events().put_back(event);
                 return match room.saturating_sub(before) {

@@ -10,6 +10,7 @@
 #include <linux/nsproxy.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/time_namespace.h>
 #include <linux/user_namespace.h>
 
 #include "helpers.h"
@@ -36,6 +37,17 @@ u32 rust_ulp_h_payer_uid(void)
 	if (!ns->level || uid_eq(ns->owner, GLOBAL_ROOT_UID))
 		return __kuid_val(current_uid());
 	return __kuid_val(ns->owner);
+}
+
+/* Returns what the time namespace of the current task adds to CLOCK_MONOTONIC, in nanoseconds. */
+s64 rust_ulp_h_timens_offset(void)
+{
+	struct timespec64 offset = {};
+
+	/* An exiting task has none any more. */
+	if (current->nsproxy)
+		timens_add_monotonic(&offset);
+	return timespec64_to_ns(&offset);
 }
 
 void rust_ulp_h_put_net(struct net *net)

@@ -106,7 +106,25 @@ impl PinnedDrop for Timer {
     }
 }
 
-/// Returns `CLOCK_MONOTONIC` in nanoseconds. Any context except NMI.
+/// Returns what the time namespace of the current task adds to the time of [`now_ns`].
+fn offset_ns() -> i64 {
+    // SAFETY: The function reads the namespaces of the current task, which no other task replaces
+    // (kernel/nsproxy.c:switch_task_namespaces).
+    unsafe { crate::bindings::rust_ulp_h_timens_offset() }
+}
+
+/// Converts a time of [`now_ns`] to `CLOCK_MONOTONIC` as the current task sees it. Process context.
+pub(crate) fn to_task_ns(time: u64) -> u64 {
+    time.saturating_add_signed(offset_ns())
+}
+
+/// Converts a time that the current task took from `CLOCK_MONOTONIC` to that of [`now_ns`]. Process
+/// context.
+pub(crate) fn from_task_ns(time: u64) -> u64 {
+    time.saturating_add_signed(offset_ns().saturating_neg())
+}
+
+/// Returns `CLOCK_MONOTONIC` of the host in nanoseconds. Any context except NMI.
 pub(crate) fn now_ns() -> u64 {
     // SAFETY: The function may be called in any context except NMI.
     let now = unsafe { bindings::ktime_get() };

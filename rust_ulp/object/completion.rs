@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     counters::Counters,
-    kernel::uring::CmdRef,
+    kernel::{
+        timer::from_task_ns,
+        uring::CmdRef, //
+    },
     logic::cq_ring::CqRing,
     rdma::{
         event::Event,
@@ -130,7 +133,13 @@ impl WrContext for Request {
     }
 
     fn end_ns(&self, now: u64) -> u64 {
-        self.limit.map_or(0, |limit| limit.end(now))
+        match self.limit {
+            Some(limit) if limit.is_absolute && limit.ns != abi::TIMEOUT_INFINITE => {
+                // 0 would stand for none.
+                from_task_ns(limit.ns).max(1)
+            }
+            limit => limit.map_or(0, |limit| limit.end(now)),
+        }
     }
 }
 

@@ -3,7 +3,10 @@
 //! The time until which a command waits.
 
 use crate::{
-    kernel::timer::now_ns,
+    kernel::timer::{
+        from_task_ns,
+        now_ns, //
+    },
     uapi::abi, //
 };
 use core::cell::Cell;
@@ -23,17 +26,18 @@ use kernel::{
 /// The time until which a command waits: `timeout_ns` of its struct.
 pub(crate) struct Deadline {
     timeout_ns: u64,
-    absolute: bool,
+    /// The time of [`now_ns`] of an absolute deadline.
+    at_ns: Option<u64>,
     /// The time at which a relative deadline began. A command that does not sleep needs none.
     start: Cell<Option<u64>>,
 }
 
 impl Deadline {
-    /// Makes the deadline of a command with these `flags`.
+    /// Makes the deadline of a command of the current task with these `flags`.
     pub(crate) fn new(timeout_ns: u64, flags: u32) -> Self {
         Self {
             timeout_ns,
-            absolute: flags & abi::TIMEOUT_ABSOLUTE != 0,
+            at_ns: (flags & abi::TIMEOUT_ABSOLUTE != 0).then(|| from_task_ns(timeout_ns)),
             start: Cell::new(None),
         }
     }
@@ -41,9 +45,13 @@ impl Deadline {
     /// Returns the nanoseconds left; 0 when the time has run out. A relative deadline begins with
     /// the first call.
     pub(crate) fn left_ns(&self) -> u64 {
+        if self.timeout_ns == abi::TIMEOUT_INFINITE {
+            return u64::MAX;
+        }
+        if let Some(at) = self.at_ns {
+            return at.saturating_sub(now_ns());
+        }
         match (self.timeout_ns, self.start.get()) {
-            (abi::TIMEOUT_INFINITE, _) => u64::MAX,
-            (at, _) if self.absolute => at.saturating_sub(now_ns()),
             (0, _) => 0,
             (timeout, Some(start)) => timeout.saturating_sub(now_ns().saturating_sub(start)),
             (timeout, None) => {

@@ -1488,7 +1488,7 @@ struct rust_ulp_destroy {
  * @handle: [out; handle or 0] The object, or 0.
  * @port: [out; 0, or 1 to phys_ports] Port, or 0.
  * @info: [out; by @event] Detail of the event.
- * @time_ns: [out; ns] Time of the event, CLOCK_MONOTONIC.
+ * @time_ns: [out; ns] Time of the event, CLOCK_MONOTONIC of the reader's time namespace.
  * @user_data: [out; any] @user_data of the queue pair, grant, listener or connection @handle, else
  *   0.
  *

@@ -1578,6 +1578,55 @@ def test_crafted(r):
     server.close()
 
 
+def seen_at(offset):
+    """What times_of_events_and_waits() says in a process whose CLOCK_MONOTONIC is so many seconds ahead."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        os.waitpid(child, 0)
+        with open(reader) as f:
+            return f.read()
+    try:
+        os.unshare(os.CLONE_NEWTIME)
+        pathlib.Path("/proc/self/timens_offsets").write_text(f"monotonic {offset} 0\n")
+        if inside := os.fork():  # the namespace is that of children
+            os.waitpid(inside, 0)
+        else:
+            os.write(writer, repr(times_of_events_and_waits()).encode())
+    except OSError as e:
+        os.write(writer, repr(e).encode())
+    finally:
+        os._exit(0)
+
+
+def times_of_events_and_waits():
+    """Whether the time of an event, and the ends of a wait and of a request with an absolute time, are right."""
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 20 * PATIENCE)
+    server, c = Server(), client()
+    f = server.end.file
+    before = time.monotonic_ns()
+    attempt = start(c, "10.9.0.1", server.port)
+    right = [before <= e.time_ns <= time.monotonic_ns() for e in until(f.records)]
+    f.destroy(server.request().handle)
+    c.file.destroy(attempt.handle)
+    at = later(SECOND // 4)
+    arg = S["get_request"](listener=server.listener, timeout_ns=at, flags=N["TIMEOUT_ABSOLUTE"])
+    right += [f.issue("GET_REQUEST", arg)[0] == errno.ETIME, time.monotonic_ns() >= at, arg.timeout_ns == at]
+    c.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1, access_flags=ACCESS)
+    at = later(SECOND // 4)
+    c.file.submit([c.qp.wr("RECV", c.buffer, 0, 8, timeout_ns=at, flags=N["REQUEST_ABSOLUTE"])])
+    return [*right, c.cq.wait(1)[0].status == N["WC_STATUS_TIMEOUT"], time.monotonic_ns() >= at]
+
+
+def test_clock(r):
+    """Times of events and absolute times are those of the process's time namespace."""
+    past = -int(time.monotonic()) // 2
+    for name, offset in (("the host's", 0), ("ahead", 100_000), ("behind", past)):
+        r.equal(f"{name}: an event, GET_REQUEST and a request have the right times", seen_at(offset), repr([True] * 6))
+
+
 def crowd_client(port, count, pipe):
     """Connects `count` queue pairs, says so, and disconnects half of them when told to end."""
     bare = Bare("h2", ulp.DEV2, count)
