@@ -20,6 +20,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
 from connect import listen
+from faults import Uring
 from ulp import N, PAGE, S, SMALL, Buffer, Cq, File, Qp, Srq, UserBuffer, error_of
 
 MEBI = 1 << 20
@@ -141,6 +142,15 @@ def test_held(r):
     r.equal("its parent has no more", error_of(create, file, pd, PAGE, SMALL), "ENOMEM")
     other.close()
     r.equal("until that is given back", error_of(create, file, pd, PAGE, SMALL), "none")
+
+    own, uring = mmap.mmap(-1, limit // 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), Uring()
+    vector = (ctypes.c_uint64 * 2)(ulp.address_of(own), limit // 2)
+    r.equal("memory for io_uring", LIBC.syscall(427, uring.fd, 0, vector, 1), 0)  # IORING_REGISTER_BUFFERS
+    pid = os.fork()
+    if not pid:
+        got = [error_of(create, file, pd, length, SMALL) for length in (limit // 2, limit // 4)]
+        os._exit(0 if got == ["ENOMEM", "none"] else 1)
+    r.equal("... counts against the limit of the user in another process", os.waitpid(pid, 0)[1], 0)
 
 
 def test_dropped(r):
