@@ -407,7 +407,7 @@ impl Error {
     /// ```
     /// # use rust_ulp::*;
     /// /// Returns memory of a NUMA node, or none if the machine has no such node.
-    /// fn of_node(pd: &Pd, node: u32) -> Result<Option<Buffer>> {
+    /// fn of_node(pd: &Pd, node: u16) -> Result<Option<Buffer>> {
     ///     match pd.buffer_builder(4096).node(node).build() {
     ///         Err(error) if error.kind() == ErrorKind::OutOfRange => Ok(None),
     ///         made => made.map(Some),
@@ -676,6 +676,9 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::EDQUOT => "over a limit of queue entries per open file, or of the rdma cgroup",
         libc::EFAULT => "an address that cannot be read or written",
         libc::EINTR => "a signal came: try again",
+        libc::EIO => {
+            "the driver did not revoke a key, which the peer can still use: try again, or drop the Device"
+        }
         libc::EINVAL => "the module does not know such a size, flag, name or number",
         libc::EMFILE => "this Device has as many objects as it may have: drop some",
         libc::EMSGSIZE => {
