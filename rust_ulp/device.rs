@@ -80,8 +80,6 @@ pub(crate) struct DeviceState {
     pub(crate) is_iwarp: bool,
     /// Whether siw drives the device.
     pub(crate) is_siw: bool,
-    /// For its shared receive queues.
-    pub(crate) silence: Arc<rdma::srq::Silence>,
 }
 
 impl DeviceState {
@@ -436,7 +434,6 @@ impl rdma::client::Client for Registry {
             send_ops: capabilities(device, &attributes),
             is_iwarp: device.is_iwarp(),
             is_siw: device.is_siw(),
-            silence: rdma::srq::Silence::new()?,
             attributes,
             device: device.into(),
         };

@@ -43,9 +43,12 @@ use crate::{
         Object,
         ObjectTable, //
     },
-    rdma::cgroup::{
-        Charge,
-        Resource, //
+    rdma::{
+        cgroup::{
+            Charge,
+            Resource, //
+        },
+        srq::Silence, //
     },
     trace::{
         self,
@@ -93,6 +96,8 @@ pub(crate) struct UlpFile {
     #[pin]
     batches: Mutex<[Option<KBox<Batch>>; 4]>,
     quota: Arc<Quota>,
+    /// For its shared receive queues.
+    silence: Arc<Silence>,
     /// The charges for this file, to the rdma cgroup and the user of the task that attached it. Lock
     /// order: before `rdmacg_mutex` only.
     #[pin]
@@ -108,6 +113,7 @@ impl UlpFile {
         let events = FileEvents::new(id)?;
         let quota = Quota::new(registry.parameters().max_entries, registry.users().clone())?;
         let mmap_offsets = MmapOffsets::new()?;
+        let silence = Silence::new()?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 id,
@@ -124,6 +130,7 @@ impl UlpFile {
                 events,
                 batches <- new_mutex!([const { None }; 4], "rust_ulp::UlpFile::batches"),
                 quota,
+                silence,
                 attached <- new_mutex!(None, "rust_ulp::UlpFile::attached"),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -180,6 +187,11 @@ impl UlpFile {
     /// Returns the quota of queue entries.
     pub(crate) fn quota(&self) -> &Arc<Quota> {
         &self.quota
+    }
+
+    /// Returns what the shared receive queues know of a device that fails.
+    pub(crate) fn silence(&self) -> &Arc<Silence> {
+        &self.silence
     }
 
     /// Returns the device that the file is attached to, or [`ENXIO`].

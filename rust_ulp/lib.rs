@@ -95,11 +95,14 @@
 //! | `rdma::loopback::LoopbackConn::progress` | the state of a loopback connection | process |
 //! | `rtnl_lock` (kernel) | netdevs. Held by the core's GID workers; `ib_query_port()` takes it | process |
 //! | `EventSubscribers::files` | the files that receive a device's events | process |
-//! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
-//! | `rdma::FastRegQp::post_lock`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one registration, transition, drain or poll at a time | process |
+//! | `rdma::FastRegQp::post_lock`, `rdma::Qp::modifying` | one registration, transition or end at a time | process |
+//! | `rdma::Srq::joining` | one queue pair that joins or leaves a shared receive queue at a time. Held while one that leaves is destroyed | process |
+//! | `rdma::Srq::marks` | the progress of the queue pairs of a shared receive queue | process |
+//! | `rdma::Cq::draining`, `rdma::Cq::polling` | one drain or poll at a time | process |
 //! | `rdma::Qp::address` | the address that draining a datagram queue pair needs. No lock is taken under it | process |
 //! | `rdma::DeferredPages::kept` | pages that a peer may still read. No lock is taken under it | process |
 //! | `locked_pages_lock` (bindings/mm.c) | the locked pages of each user. No lock is taken under it | process |
+//! | `rdma::Srq::members` | the queue pairs of a shared receive queue. Held over `WrHandler::complete` of its receives | process, softirq |
 //! | `rdma::Queue::lists` | the slots of a queue. Held over the driver's `post_send` and over `WrHandler::cancel` | process, softirq |
 //! | `QpGrants::keys` | the grants of a queue pair | process, softirq |
 //! | `Ring::state` | a completion ring. Held while its stream and its eventfd are woken | process, softirq |

@@ -251,18 +251,26 @@ bool rust_ulp_h_cq_is_used(struct ib_cq *cq)
 }
 
 /*
- * Waits until the completions that the core has polled are handled. The caller excludes those that
- * poll directly.
+ * Handles the completions that are in the queue, as __ib_drain_srq() does: it is in order, and has
+ * not more than cqe. The caller excludes those that poll, except for a softirq.
  */
-void rust_ulp_h_sync_cq(struct ib_cq *cq)
+void rust_ulp_h_empty_cq(struct ib_cq *cq)
 {
-	if (cq->poll_ctx == IB_POLL_SOFTIRQ) {
+	bool softirq = cq->poll_ctx == IB_POLL_SOFTIRQ;
+	int left = cq->cqe, n;
+
+	if (softirq)
 		irq_poll_disable(&cq->iop);
+	while (left > 0) {
+		n = ib_process_cq_direct(cq, left);
+		if (n <= 0)
+			break;
+		left -= n;
+	}
+	if (softirq) {
 		irq_poll_enable(&cq->iop);
 		/* An interrupt in between was not noted. */
 		irq_poll_sched(&cq->iop);
-	} else {
-		flush_work(&cq->work);
 	}
 }
 
@@ -288,22 +296,16 @@ struct ib_qp *rust_ulp_h_create_qp(struct ib_pd *pd,
 	return ib_create_qp_kernel(pd, init, THIS_MODULE->name);
 }
 
-/* Ends the events of a queue pair that the driver did not destroy. Its context is NULL then. */
+/* Ends the events of a queue pair that the driver did not destroy. */
 void rust_ulp_h_disown_qp(struct ib_qp *qp)
 {
 	WRITE_ONCE(qp->registered_event_handler, NULL);
-	WRITE_ONCE(qp->qp_context, NULL);
 	synchronize_rcu();
 }
 
 u32 rust_ulp_h_qp_num(struct ib_qp *qp)
 {
 	return qp->qp_num;
-}
-
-void *rust_ulp_h_qp_context(struct ib_qp *qp)
-{
-	return READ_ONCE(qp->qp_context);
 }
 
 struct rust_ulp_drain_cqe {

@@ -36,7 +36,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::SrqCreate) -> Result<Object
     let cq = table.use_cq(value.cq)?;
     drop(table);
     let charge = (ctx.file.quota()).take(max_wr, quota::recv_queue(max_wr, max_sge))?;
-    let object = SrqObject::new(pd, cq, max_wr, max_sge, ctx.device.silence.clone(), charge)?;
+    let object = SrqObject::new(pd, cq, max_wr, max_sge, ctx.file.silence().clone(), charge)?;
     if value.limit != 0 {
         object.srq().set_limit(value.limit)?;
     }

@@ -90,7 +90,8 @@ struct Context {
     /// queue, but while a queue pair is drained.
     calls: AtomicFlag,
     /// Serializes the threads and the worker that poll, so that completions are handled in order.
-    /// While it is held by others, no handler runs. Taken after `draining`. Not taken for softirqs.
+    /// While it is held by others, no handler runs. Taken after `draining` and `Srq::joining`. Not taken
+    /// for softirqs.
     #[pin]
     polling: Mutex<()>,
 }
@@ -187,7 +188,7 @@ pub(crate) struct Cq {
     context: Arc<Context>,
     core_handler: bindings::ib_comp_handler,
     /// Held while a queue that completes here is drained: there is room for one such request. Taken
-    /// after `Qp::modifying` and `Srq::marks`.
+    /// after `Qp::modifying`.
     #[pin]
     draining: Mutex<()>,
 }
@@ -327,14 +328,15 @@ impl Cq {
         }
     }
 
-    /// Waits until the completions that were polled so far are handled. Sleeps.
+    /// Handles what is in the queue now, and waits until what others have polled is handled. Sleeps.
     ///
-    /// A queue pair that no longer exists, or was reset, makes no other completions: the driver
-    /// takes those away that were not polled.
-    pub(super) fn synchronize(&self) {
-        // SAFETY: By the type invariant the queue is valid.
-        unsafe { bindings::rust_ulp_h_sync_cq(self.as_raw()) };
-        drop(self.context.polling.lock());
+    /// Of a queue pair that was destroyed or reset before, no completion is left: the device makes no
+    /// others, and a driver need not take away those that were not polled.
+    pub(super) fn empty(&self) {
+        let _polling = self.context.polling.lock();
+        // SAFETY: By the type invariant the queue is valid. The lock keeps others from polling it; the
+        // helper stops a softirq that does.
+        unsafe { bindings::rust_ulp_h_empty_cq(self.as_raw()) };
     }
 
     /// Runs `drain`, which may complete one request more than the queue has room for otherwise, and

@@ -204,7 +204,7 @@ impl<H: WrHandler> Qp<H> {
         let mut init = Self::init_attr(&send_cq, &recv_cq, shared.as_ref(), qp_type, &capacity)?;
         let raw_pd = pd.as_raw();
         fault::point()?;
-        Arc::pin_init(
+        let this = Arc::pin_init(
             try_pin_init!(&this in Self {
                 modifying <- new_mutex!(Life::Alive, "rdma::Qp::modifying"),
                 // SAFETY: The value is complete when something is posted, and stops the timers of
@@ -248,7 +248,10 @@ impl<H: WrHandler> Qp<H> {
                 pd,
             }? Error),
             GFP_KERNEL_ACCOUNT,
-        )
+        )?;
+        // SAFETY: `shut_down` leaves, at the latest in the drop.
+        unsafe { this.member.join(this.ptr) }?;
+        Ok(this)
     }
 
     /// Checks that the objects belong to one device, and that `recv_cq` is the completion queue of
@@ -489,8 +492,8 @@ impl<H: WrHandler> Qp<H> {
     /// `wc` is the first completion of such a request.
     unsafe extern "C" fn done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
         // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` came out
-        // of `Queue::push`. The slot lives in the queue pair, which drains its queues before it is
-        // freed.
+        // of `Queue::push`. The slot lives in the queue pair, which empties its completion queues before
+        // it is freed.
         let (slot, wc) = unsafe {
             let wc = &*wc;
             (
@@ -641,8 +644,9 @@ impl<H: WrHandler> Qp<H> {
             self.state.store(to, Release);
         }
         if to == bindings::IB_QPS_RESET && (drained || result.is_ok()) {
-            if !drained {
-                self.synchronize();
+            // What the device completed before, if it was not waited for.
+            if !drained || self.member.shared().is_some() {
+                self.empty_cqs();
             }
             self.open_queues();
         }
@@ -807,7 +811,7 @@ impl<H: WrHandler> Qp<H> {
         if let Some(shared) = shared {
             // SAFETY: The queue pair is valid, and uses this shared receive queue.
             unsafe { shared.srq().wait_for_last_wqe(qp) };
-            shared.srq().synchronize();
+            self.recv_cq.empty();
             shared.srq().suspect();
         }
         if sent || received || shared.is_some() {
@@ -873,11 +877,11 @@ impl<H: WrHandler> Qp<H> {
         self.fail();
     }
 
-    /// Waits until the completions that the core has polled are handled. Sleeps.
-    fn synchronize(&self) {
-        self.send_cq.synchronize();
+    /// Empties the completion queues, see [`Cq::empty`]. Sleeps.
+    fn empty_cqs(&self) {
+        self.send_cq.empty();
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
-            self.recv_cq.synchronize();
+            self.recv_cq.empty();
         }
     }
 
@@ -901,7 +905,8 @@ impl<H: WrHandler> Qp<H> {
         fault::step();
         // SAFETY: Owned. Both queues are closed and stay so, and `life` is held: nobody uses it. A
         // completion that is being handled, since it was not drained, uses the slots only.
-        let is_destroyed = unsafe { self.pd.destroy_qp(self.ptr) };
+        let destroy = || unsafe { self.pd.destroy_qp(self.ptr) };
+        let is_destroyed = self.member.leave(self.ptr, destroy);
         self.state.store(bindings::IB_QPS_ERR, Release);
         *life = if is_destroyed {
             Life::Ended
@@ -911,7 +916,7 @@ impl<H: WrHandler> Qp<H> {
             unsafe { bindings::rust_ulp_h_disown_qp(self.ptr.as_ptr()) };
             Life::Leaked
         };
-        self.synchronize();
+        self.empty_cqs();
         for kind in [QueueKind::Send, QueueKind::Recv] {
             self.flush(kind);
             self.queue(kind).stop();
@@ -919,7 +924,7 @@ impl<H: WrHandler> Qp<H> {
         if !is_destroyed {
             self.send.ignore();
             self.recv.ignore();
-            self.synchronize();
+            self.empty_cqs();
         }
         self.handler()
             .destroyed(self.send.posted(), self.recv.posted());

@@ -173,9 +173,10 @@ pub(crate) trait WrHandler: Send + Sync + 'static {
     /// [`PollContext`](super::cq::PollContext) of the completion queue names: must not sleep in a
     /// softirq.
     ///
-    /// A request of a shared receive queue goes to the owner of the queue pair that used it. When
-    /// that queue pair no longer exists, it goes to the owner of the shared receive queue, in
-    /// process context, with the list of queue pairs of the queue locked.
+    /// A request of a shared receive queue goes to the owner of the queue pair that used it, with the
+    /// list of queue pairs of the queue locked: must not sleep. When that queue pair no longer exists,
+    /// it goes to the owner of the shared receive queue, with the same lock held, or in process context
+    /// with the progress of these queue pairs locked.
     fn complete(&self, kind: QueueKind, request: Self::Request, wc: &WorkCompletion);
 
     /// Unsignaled send requests succeeded. Context as for `complete`.

@@ -28,7 +28,6 @@ use super::{
     cq::Cq,
     event::Event,
     pd::Pd,
-    qp_attr::mask,
     queue::{
         Calls,
         Queue,
@@ -45,7 +44,13 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::fault, //
+    kernel::{
+        fault,
+        lock::{
+            new_spinlock_bh,
+            SpinLockBh, //
+        }, //
+    }, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -92,16 +97,9 @@ pub(super) struct Membership<H: WrHandler> {
 }
 
 impl<H: WrHandler> Membership<H> {
-    /// Joins `srq` for a queue pair that is about to be created. Sleeps.
+    /// Prepares the use of `srq` by a queue pair that is about to be created.
     pub(super) fn new(srq: Arc<Srq<H>>) -> Result<Self> {
-        let mut marks = srq.marks.lock();
-        // Older requests were taken by others.
-        let mark = Arc::new(
-            Mark(Atomic::new(srq.newest.load(Relaxed))),
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        marks.push(mark.clone(), GFP_KERNEL_ACCOUNT)?;
-        drop(marks);
+        let mark = Arc::new(Mark(Atomic::new(0)), GFP_KERNEL_ACCOUNT)?;
         Ok(Self { srq, mark })
     }
 
@@ -111,28 +109,14 @@ impl<H: WrHandler> Membership<H> {
     }
 }
 
-impl<H: WrHandler> Drop for Membership<H> {
-    /// Leaves the shared receive queue: the queue pair no longer exists, and its completions are
-    /// handled. Sleeps.
-    fn drop(&mut self) {
-        self.srq
-            .marks
-            .lock()
-            .retain(|other| !Arc::ptr_eq(other, &self.mark));
-        self.srq.suspect();
-        self.srq.reclaim();
-    }
-}
-
-/// The context of every queue pair, by which a shared receive queue finds the owner and the
-/// progress of the queue pair that completed a request.
+/// The owner of a queue pair, and its use of a shared receive queue.
 pub(super) struct Member<H: WrHandler> {
     handler: H,
     shared: Option<Membership<H>>,
 }
 
 impl<H: WrHandler> Member<H> {
-    /// Creates the context of a queue pair.
+    /// Creates that of a queue pair.
     pub(super) fn new(handler: H, shared: Option<Membership<H>>) -> Self {
         Self { handler, shared }
     }
@@ -146,20 +130,114 @@ impl<H: WrHandler> Member<H> {
     pub(super) fn shared(&self) -> Option<&Membership<H>> {
         self.shared.as_ref()
     }
+
+    /// Joins the shared receive queue, if there is one, for the new queue pair `qp`. Sleeps: until
+    /// [`Self::leave`] of one that had the same address is over.
+    ///
+    /// # Safety
+    ///
+    /// `self` is valid until `leave` returns.
+    pub(super) unsafe fn join(&self, qp: NonNull<bindings::ib_qp>) -> Result {
+        let Some(Membership { srq, mark }) = &self.shared else {
+            return Ok(());
+        };
+        let _joining = srq.joining.lock();
+        srq.reserve_member()?;
+        // Older requests were taken by others.
+        mark.set(srq.newest.load(Relaxed));
+        srq.marks.lock().push(mark.clone(), GFP_KERNEL_ACCOUNT)?;
+        let mut members = srq.members.lock();
+        let at = MemberRef::place(&members, address(qp.as_ptr()));
+        // Not reached: there is room, and `at` is not beyond the end.
+        members
+            .insert_within_capacity(at, MemberRef::new(qp, self))
+            .map_err(|_| ENOMEM)
+    }
+
+    /// Leaves the shared receive queue, if there is one: `destroy` has the driver destroy the queue
+    /// pair `qp`, and returns its result. Completions that the device made before that are handled when
+    /// this returns; a driver may leave them in the completion queue. Sleeps.
+    pub(super) fn leave<T>(&self, qp: NonNull<bindings::ib_qp>, destroy: impl FnOnce() -> T) -> T {
+        let Some(Membership { srq, mark }) = &self.shared else {
+            return destroy();
+        };
+        // The memory of the queue pair may be that of a new one as soon as it is destroyed. That one
+        // joins later: until then, what has this address is of this queue pair.
+        let joining = srq.joining.lock();
+        let result = destroy();
+        srq.cq.empty();
+        srq.members
+            .lock()
+            .retain(|other| other.qp != address(qp.as_ptr()));
+        srq.marks.lock().retain(|other| !Arc::ptr_eq(other, mark));
+        drop(joining);
+        srq.suspect();
+        srq.reclaim();
+        result
+    }
 }
 
-/// Whether a device failed to say in time that a queue pair has left its shared receive queue. All
-/// queues of a device share one, so that a broken device is waited for once.
+/// The address of a queue pair, which nothing is read from.
+fn address(qp: *const bindings::ib_qp) -> usize {
+    qp as usize
+}
+
+/// A queue pair in the list of a shared receive queue.
+///
+/// # Invariants
+///
+/// `member` is valid while this is in the list.
+struct MemberRef<H: WrHandler> {
+    /// The address of its `struct ib_qp`.
+    qp: usize,
+    member: NonNull<Member<H>>,
+}
+
+impl<H: WrHandler> MemberRef<H> {
+    fn new(qp: NonNull<bindings::ib_qp>, member: &Member<H>) -> Self {
+        Self {
+            qp: address(qp.as_ptr()),
+            member: member.into(),
+        }
+    }
+
+    /// Returns the index of the first of `members`, which are in order, whose address is not below
+    /// `qp`.
+    fn place(members: &[Self], qp: usize) -> usize {
+        let (mut low, mut high) = (0usize, members.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match members.get(middle) {
+                Some(member) if member.qp < qp => low = middle.saturating_add(1),
+                _ => high = middle,
+            }
+        }
+        low
+    }
+
+    /// Returns the one of `members`, which are in order, with the address `qp`.
+    fn find(members: &[Self], qp: usize) -> Option<&Self> {
+        let member = members.get(Self::place(members, qp))?;
+        (member.qp == qp).then_some(member)
+    }
+}
+
+// SAFETY: A `Member` is `Send` and `Sync`: its handler is, by the bounds of `WrHandler`, and so are
+// `Srq` and `Mark`.
+unsafe impl<H: WrHandler> Send for MemberRef<H> {}
+
+/// Whether a device failed to say in time that a queue pair has left its shared receive queue. The
+/// queues of one owner share it, so that a broken device is waited for once.
 ///
 /// ```
-/// fn of_device() -> Result<Arc<Silence>> {
+/// fn of_file() -> Result<Arc<Silence>> {
 ///     Silence::new()
 /// }
 /// ```
 pub(crate) struct Silence(AtomicFlag);
 
 impl Silence {
-    /// Makes that of a device which has not failed.
+    /// Makes that of an owner whose device has not failed.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Ok(Arc::new(Self(AtomicFlag::new(false)), GFP_KERNEL)?)
     }
@@ -181,13 +259,11 @@ impl Silence {
 /// # Invariants
 ///
 /// - `ptr` is a shared receive queue of `pd` that this value owns. Its context is this value.
-/// - `marker` is a queue pair of `pd` and `cq` in ERR that this value owns, and nobody posts to it.
 /// - `pd` and `cq` belong to one device.
 /// - Every slot of the queue points back at this value, which does not move.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Srq<H: WrHandler> {
     ptr: NonNull<bindings::ib_srq>,
-    marker: NonNull<bindings::ib_qp>,
     max_wr: u32,
     max_sge: u32,
     /// Whether the driver takes requests in the order of posting.
@@ -200,6 +276,13 @@ pub(crate) struct Srq<H: WrHandler> {
     /// The highest number of a request that a queue pair may have held when it ended; 0 when every
     /// such request is accounted for.
     suspect: Atomic<u64>,
+    /// Held while a queue pair joins, and while one that leaves is destroyed. Taken before `marks`.
+    #[pin]
+    joining: Mutex<()>,
+    /// The queue pairs that use the queue, by their addresses. Held over the calls of their handlers.
+    /// Taken before the locks of handlers.
+    #[pin]
+    members: SpinLockBh<KVVec<MemberRef<H>>>,
     /// The progress of the queue pairs that use the queue. Taken before `Queue::lists`.
     #[pin]
     marks: Mutex<KVVec<Arc<Mark>>>,
@@ -233,17 +316,10 @@ impl<H: WrHandler> Srq<H> {
             return Err(EXDEV);
         }
         let in_order = pd.device().is_driven_by(c"rdma_rxe");
-        let marker = Self::new_marker(&pd, &cq)?;
-        let marker_pd = pd.clone();
-        let destroy = kernel::types::ScopeGuard::new(|| {
-            // SAFETY: The queue pair is owned, and nothing is posted to it.
-            unsafe { marker_pd.destroy_qp(marker) };
-        });
         let raw_pd = pd.as_raw();
         fault::point()?;
-        let this = Arc::pin_init(
+        Arc::pin_init(
             try_pin_init!(&this in Self {
-                marker,
                 in_order,
                 silence,
                 // SAFETY: The functions take a value like this. It is complete when something is
@@ -260,6 +336,8 @@ impl<H: WrHandler> Srq<H> {
                 }?,
                 newest: Atomic::new(0),
                 suspect: Atomic::new(0),
+                joining <- new_mutex!((), "rdma::Srq::joining"),
+                members <- new_spinlock_bh!(KVVec::new(), "rdma::Srq::members"),
                 marks <- new_mutex!(KVVec::new(), "rdma::Srq::marks"),
                 handler,
                 // SAFETY: The domain outlives the queue. No event is raised before there are
@@ -271,9 +349,7 @@ impl<H: WrHandler> Srq<H> {
                 pd,
             }? Error),
             GFP_KERNEL_ACCOUNT,
-        )?;
-        destroy.dismiss();
-        Ok(this)
+        )
     }
 
     /// Has the driver create a queue in `pd`, whose context is `this`. Sleeps.
@@ -294,52 +370,26 @@ impl<H: WrHandler> Srq<H> {
         NonNull::new(ptr).ok_or(ENOMEM)
     }
 
-    /// Creates a queue pair in ERR. What is posted to it completes at once, after everything in the
-    /// completion queue.
-    fn new_marker(pd: &Pd, cq: &Cq) -> Result<NonNull<bindings::ib_qp>> {
-        let mut init = bindings::ib_qp_init_attr {
-            send_cq: cq.as_raw(),
-            recv_cq: cq.as_raw(),
-            cap: bindings::ib_qp_cap {
-                max_send_wr: 1,
-                max_recv_wr: 1,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                ..Default::default()
-            },
-            sq_sig_type: bindings::IB_SIGNAL_REQ_WR,
-            qp_type: bindings::IB_QPT_RC,
-            ..Default::default()
-        };
-        fault::point()?;
-        // SAFETY: The domain and the queue are valid and outlive the queue pair.
-        let ptr = from_err_ptr(unsafe { bindings::rust_ulp_h_create_qp(pd.as_raw(), &mut init) })?;
-        let ptr = NonNull::new(ptr).ok_or(ENOMEM)?;
-        // The state table has no way from RESET to ERR.
-        for (state, also) in [
-            (
-                bindings::IB_QPS_INIT,
-                mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
-            ),
-            (bindings::IB_QPS_ERR, 0),
-        ] {
-            let mut raw = bindings::ib_qp_attr {
-                qp_state: state,
-                port_num: 1,
-                ..Default::default()
-            };
-            let also = mask::STATE | also;
-            let modified = fault::point().and_then(|()| {
-                // SAFETY: The queue pair and the attributes are valid.
-                to_result(unsafe { bindings::ib_modify_qp(ptr.as_ptr(), &mut raw, also as i32) })
-            });
-            if let Err(err) = modified {
-                // SAFETY: The queue pair is owned, and nothing was posted to it.
-                unsafe { bindings::ib_destroy_qp_user(ptr.as_ptr(), core::ptr::null_mut()) };
-                return Err(err);
-            }
+    /// Makes room in `members` for one more. `joining` is held, so that it stays. Sleeps.
+    fn reserve_member(&self) -> Result {
+        let members = self.members.lock();
+        let (len, room) = (members.len(), members.capacity());
+        drop(members);
+        if len < room {
+            return Ok(());
         }
-        Ok(ptr)
+        let wanted = len.checked_mul(2).ok_or(ENOMEM)?.max(4);
+        let mut larger = KVVec::with_capacity(wanted, GFP_KERNEL_ACCOUNT)?;
+        let mut members = self.members.lock();
+        for member in members.drain_all() {
+            // Not reached: there is room.
+            larger.push_within_capacity(member).map_err(|_| ENOMEM)?;
+        }
+        core::mem::swap(&mut *members, &mut larger);
+        drop(members);
+        // What is left is freed without the lock.
+        drop(larger);
+        Ok(())
     }
 
     /// Returns the C pointer.
@@ -441,8 +491,10 @@ impl<H: WrHandler> Srq<H> {
     /// `wc` is the completion of such a request.
     unsafe extern "C" fn done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
         // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` came out
-        // of `Queue::push`. The slot lives in the queue, which outlives the queue pairs that use
-        // it. They wait for their completions before they are freed.
+        // of `Queue::push`. The slot lives in the queue, which outlives the queue pairs that use it:
+        // `Member::leave` empties the completion queue after the driver has destroyed one. While there
+        // is one that it did not destroy, `ib_destroy_srq_user()` (drivers/infiniband/core/verbs.c)
+        // refuses, and then the drop of this value has completions ignored.
         let (slot, wc) = unsafe {
             let wc = &*wc;
             (
@@ -452,14 +504,17 @@ impl<H: WrHandler> Srq<H> {
         };
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };
-        // SAFETY: The queue pair uses this queue, so its context is a `Member<H>`, or null when its
-        // driver did not destroy it. The drop of `Qp` waits for this completion before it frees the
-        // context.
-        match unsafe {
-            let context = bindings::rust_ulp_h_qp_context(wc.qp);
-            context.cast::<Member<H>>().as_ref()
-        } {
-            Some(member) => this.completed(slot.index, member, &WorkCompletion::new(wc)),
+        // Nothing is read through `wc.qp`: a driver may have made the completion while the queue pair
+        // was destroyed (`rxe_receiver()`, drivers/infiniband/sw/rxe/rxe_resp.c).
+        let qp = address(wc.qp);
+        let members = this.members.lock();
+        match MemberRef::find(&members, qp) {
+            Some(found) => {
+                // SAFETY: By the type invariant of `MemberRef`. The lock keeps it in the list.
+                let member = unsafe { found.member.as_ref() };
+                this.completed(slot.index, member, &WorkCompletion::new(wc));
+            }
+            // Of a queue pair that its driver did not destroy.
             None => this.flush(slot.index),
         }
     }
@@ -516,8 +571,9 @@ impl<H: WrHandler> Srq<H> {
 
     /// Waits until the device has said that `qp`, which is in ERR, has left the queue. Sleeps.
     ///
-    /// A device that has once not said so in time, because it is broken, is not waited for again: see
-    /// [`Silence`].
+    /// A device that has once not said so in time, because it is broken, is not waited for again by the
+    /// same owner: see [`Silence`]. A queue pair that was not waited for may complete a request until it
+    /// is destroyed, and may keep one.
     ///
     /// # Safety
     ///
@@ -531,15 +587,6 @@ impl<H: WrHandler> Srq<H> {
         }
         silent.store(true, Relaxed);
         pr_warn_once!("a driver did not say that a queue pair took its last request\n");
-    }
-
-    /// Waits until all completions in the completion queue are handled. Sleeps.
-    pub(super) fn synchronize(&self) {
-        // SAFETY: By the type invariant the queue pair is in ERR and nobody posts to it. It has
-        // room for a request, and the completion queue, which `ib_alloc_cq` made, has room for its
-        // completion.
-        let drain = || unsafe { bindings::ib_drain_rq(self.marker.as_ptr()) };
-        self.cq.with_reserve(drain);
     }
 
     /// Notes that a queue pair ends or was reset: it may have taken any posted request.
@@ -603,20 +650,21 @@ impl<H: WrHandler> PinnedDrop for Srq<H> {
             unsafe { bindings::rust_ulp_h_disown_srq(self.ptr.as_ptr()) };
             self.pd.leak();
         }
-        // SAFETY: Owned. Only `synchronize` posts to it.
-        unsafe { self.pd.destroy_qp(self.marker) };
+        // A leaked queue pair may have completed requests.
+        self.cq.empty();
         while let Some((first, _)) = self.queue.oldest() {
             self.flush(first);
         }
         self.queue.stop();
+        if err != 0 {
+            self.queue.ignore();
+            self.cq.empty();
+        }
         self.handler
             .destroyed(Posted::default(), self.queue.posted());
-        // SAFETY: Nothing is moved.
-        let this = unsafe { self.get_unchecked_mut() };
         if err != 0 {
-            this.queue.leak();
+            // SAFETY: Nothing is moved.
+            unsafe { self.get_unchecked_mut() }.queue.leak();
         }
-        // Of a queue pair that was not drained, completions may still be handled.
-        this.cq.synchronize();
     }
 }

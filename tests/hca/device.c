@@ -59,6 +59,12 @@ MODULE_PARM_DESC(
 	poll_ms,
 	"milliseconds that a worker keeps completions before it handles them");
 
+bool hca_late_receive;
+module_param_named(late_receive, hca_late_receive, bool, 0644);
+MODULE_PARM_DESC(
+	late_receive,
+	"a queue pair completes a shared receive while it is destroyed");
+
 static unsigned int command_us;
 module_param(command_us, uint, 0644);
 MODULE_PARM_DESC(command_us, "microseconds that a command takes");

@@ -257,7 +257,7 @@ static inline void *hca_entry(struct hca_wq *wq, u32 n)
 extern struct hca __rcu *hcas[2];
 extern unsigned int hca_dma_faults, hca_broken_rules;
 extern unsigned int hca_interrupt_ms, hca_poll_ms;
-extern bool hca_stopped;
+extern bool hca_stopped, hca_late_receive;
 extern bool hca_storm;
 extern unsigned int hca_deaf, hca_unheard;
 int hca_command(struct hca *hca, const char *name);
@@ -319,6 +319,7 @@ void hca_run(struct hca_qp *qp);
 void hca_run_work(struct work_struct *work);
 void hca_retry_work(struct work_struct *work);
 void hca_flush_recvs(struct hca_qp *qp);
+void hca_receive_late(struct hca_qp *qp);
 void hca_fail(struct hca_qp *qp);
 void hca_go_on(struct hca_qp *qp);
 bool hca_is_up(struct hca *hca);

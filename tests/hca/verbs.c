@@ -508,7 +508,10 @@ static void free_qp(struct hca *hca, struct hca_qp *qp)
 	quiesce(qp);
 	cancel_work_sync(&qp->work);
 	irq_work_sync(&qp->event);
-	clean_cqs(qp);
+	if (qp->ib.srq && READ_ONCE(hca_late_receive))
+		hca_receive_late(qp);
+	else
+		clean_cqs(qp);
 	free_queues(qp);
 }
 

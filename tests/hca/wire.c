@@ -92,7 +92,8 @@ void hca_flush_recvs(struct hca_qp *qp)
 	if (qp->state != IB_QPS_ERR || qp->inbound || READ_ONCE(hca_stopped))
 		goto out;
 	if (qp->ib.srq) {
-		if (!qp->last_wqe && to_hca(qp->ib.device)->rules->last_wqe)
+		if (!qp->last_wqe && !READ_ONCE(hca_late_receive) &&
+		    to_hca(qp->ib.device)->rules->last_wqe)
 			hca_qp_event(qp, IB_EVENT_QP_LAST_WQE_REACHED);
 		qp->last_wqe = true;
 		goto out;
@@ -111,6 +112,30 @@ void hca_flush_recvs(struct hca_qp *qp)
 	}
 out:
 	spin_unlock_irqrestore(&qp->lock, flags);
+}
+
+/*
+ * As rxe, of a queue pair whose task was inside of a packet when it went to ERR: a receive completes
+ * while the queue pair is destroyed, and nobody takes the completion away.
+ */
+void hca_receive_late(struct hca_qp *qp)
+{
+	struct ib_wc wc = { .status = IB_WC_WR_FLUSH_ERR,
+			    .opcode = IB_WC_RECV };
+	struct hca_wq *wq = qp->recvs;
+	struct hca_recv *recv;
+	unsigned long flags;
+	bool any;
+
+	spin_lock_irqsave(&wq->lock, flags);
+	any = wq->tail != wq->head;
+	if (any) {
+		recv = hca_entry(wq, wq->tail++);
+		wc.wr_id = recv->wr_id;
+	}
+	spin_unlock_irqrestore(&wq->lock, flags);
+	if (any)
+		hca_recv_wc(qp, &wc, false);
 }
 
 /* Carries out, or flushes, what is posted. */

@@ -3,7 +3,7 @@
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
     hca.py pages|pinned|directions|lists|frames|ops|atomics|connect|iwarp|streams|srq|interrupts|undrained|worker|
-        dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped|streamless|unplugged
+        late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped|streamless|unplugged
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -304,6 +304,37 @@ def test_worker(r):
     # All that was polled has been handled.
     r.equal("each request has completed once", sorted(c.user_data for c in a.cq.reap()), list(range(8)))
     adapter(poll_ms=0)
+
+
+def test_late(r):
+    """A queue pair completes a receive of its shared queue while it is destroyed: that receive is its own.
+
+    The driver does not take the completion away. Freed memory is overwritten, so that a handler that reads the
+    queue pair then fails; the next one may have the same address.
+    """
+    rounds = 8
+    for delivery in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
+        end = End("h1", "hca1")
+        end.cq = ulp.Cq(end.file, 256, N["DELIVER_" + delivery])
+        srq = Srq(end.file, end.pd, end.cq)
+        end.file.submit([srq.recv(end.buffer, 64 * n, 64, user_data=n) for n in range(rounds + 1)])
+        adapter(late_receive=1)
+        seen, handles = [], []
+        for _ in range(rounds):
+            qp = Qp(end.file, end.pd, end.cq, srq=srq.handle)
+            qp.connect(qp.num, end.file.gid().gid, 0, 0)
+            end.file.destroy(qp.handle)
+            handles.append(qp.handle)
+            # There when DESTROY has returned: nobody waits.
+            seen += [(c.user_data, c.status, c.qp) for c in end.cq.reap()]
+        adapter(late_receive=0)
+        each = [(n, 5, h) for n, h in enumerate(handles)]
+        r.equal(f"{delivery}: each receive completes once, of its own queue pair", seen, each)
+        r.equal(f"{delivery}: the last one stays", srq.query().recvs_in_flight, 1)
+        end.file.destroy(srq.handle)
+        left = [(c.user_data, c.status, c.qp) for c in end.cq.reap()]
+        r.equal(f"{delivery}: and ends with its queue", left, [(rounds, 5, srq.handle)])
+        end.close()
 
 
 def test_dereg(r):
