@@ -25,8 +25,9 @@ pub(super) enum Rule {
     NoRemoteAtomics,
     /// The driver has no `IB_WR_LOCAL_INV`, and warns of it.
     NoLocalInv,
-    /// Deregistering a region does not end a message of a peer that is being written there. A key is
-    /// invalidated first, which ends it. Deregistering alone revokes the keys of other drivers.
+    /// A key is invalidated before its region is deregistered. That alone does not end a message of a
+    /// peer that is being written there, or the driver reports success although its adapter failed
+    /// to revoke the key. On other drivers, deregistering alone revokes a key, or fails.
     InvalidateFirst,
     /// The driver raises `IB_EVENT_QP_LAST_WQE_REACHED`.
     LastWqe,
@@ -91,6 +92,10 @@ const QUIRKS: &[Quirk] = &[
 
     row(bindings::RDMA_DRIVER_HNS,        Rule::NoLocalInv,      "hw/hns/hns_roce_hw_v2.c:set_rc_opcode",         "hns"),
 
+    // These drivers free the region and report success when the command of the adapter fails.
+    row(bindings::RDMA_DRIVER_CXGB4,      Rule::InvalidateFirst, "hw/cxgb4/mem.c:c4iw_dereg_mr",                  "-"),
+    row(bindings::RDMA_DRIVER_ERDMA,      Rule::InvalidateFirst, "hw/erdma/erdma_verbs.c:erdma_dereg_mr",         "-"),
+    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::InvalidateFirst, "hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_dereg_mr",     "-"),
     // The responder holds the region until the message ends. After 50 s the region is freed all the
     // same.
     row(bindings::RDMA_DRIVER_RXE,        Rule::InvalidateFirst, "sw/rxe/rxe_pool.c:__rxe_cleanup",               "-"),
