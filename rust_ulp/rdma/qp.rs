@@ -152,8 +152,8 @@ pub(crate) struct Qp<H: WrHandler> {
     finished: AtomicFlag,
     /// Whether the driver is rxe, which may keep packets, see [`Qp::release_packets`].
     is_rxe: bool,
-    /// On rxe, the number of the newest receive when the queue pair last was on the way to RTR or to
-    /// RESET; [`u64::MAX`] if it never was in RTR.
+    /// On rxe, the number of the newest receive that had completed when its receive task last was
+    /// stopped, see [`Self::release_packets`]; [`u64::MAX`] if it never was.
     quiet_since: Atomic<u64>,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
@@ -606,10 +606,12 @@ impl<H: WrHandler> Qp<H> {
         let drained = to != bindings::IB_QPS_RESET || self.drain();
         if from == bindings::IB_QPS_INIT && to == bindings::IB_QPS_RTR {
             self.begin_receiving();
+        }
+        let resets_again = to == bindings::IB_QPS_RESET && from > bindings::IB_QPS_INIT;
+        if resets_again || mask & mask::MAX_DEST_RD_ATOMIC != 0 {
             self.note_quiet();
         }
-        let resets = if self.is_rxe && from > bindings::IB_QPS_INIT {
-            self.note_quiet();
+        let resets = if self.is_rxe && resets_again {
             RESETS_OF_RXE
         } else {
             1
@@ -833,15 +835,15 @@ impl<H: WrHandler> Qp<H> {
     /// Notes that packets which arrive from now on may stay queued in rxe.
     fn note_quiet(&self) {
         if self.is_rxe {
-            let number = self.recv.lists.lock().number;
-            self.quiet_since.store(number, Relaxed);
+            let done = self.recv.lists.lock().done();
+            self.quiet_since.store(done, Relaxed);
         }
     }
 
     /// Has rxe drop the packets that it keeps for a queue pair which is about to be destroyed. Sleeps.
     ///
     /// `rxe_disable_task()` (rxe_task.c) stops the receive task for a moment, on the way to RESET
-    /// (`rxe_qp_reset()`) and to RTR (`rxe_qp_from_attr()`). A packet that `rxe_resp_queue_pkt()`
+    /// (`rxe_qp_reset()`) and where MAX_DEST_RD_ATOMIC is set (`rxe_qp_from_attr()`). A packet that `rxe_resp_queue_pkt()`
     /// queues in that moment schedules nothing, and `rxe_enable_task()` does not do so later. It stays
     /// until another one arrives, and holds a reference to this queue pair and, over loopback, to its
     /// sender. `__rxe_cleanup()` waits 50 s for such references, uninterruptibly. Then the queue pair

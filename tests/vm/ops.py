@@ -739,13 +739,20 @@ def test_last(r):
         end.file.destroy(end.qp.handle)
         return got
 
+    def receive_early(end):
+        end.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=end.file.port)
+        end.file.submit([end.qp.wr("RECV", end.buffer, 0, 8)])
+
     workers = pathlib.Path("/sys/devices/virtual/workqueue/cpumask")
     before = workers.read_text()
     workers.write_text("1")
     try:
-        for _ in range(rounds):
-            a, b = pair(connect={"timeout": 20, "retry_cnt": 0})
-            b.file.submit([b.qp.wr("RECV", b.buffer, 0, 8)])
+        for turn in range(rounds):
+            # Every other receive is posted before the queue pair can receive.
+            early = turn % 2
+            a, b = pair(connect={"timeout": 20, "retry_cnt": 0}, prepare=receive_early if early else None)
+            if not early:
+                b.file.submit([b.qp.wr("RECV", b.buffer, 0, 8)])
             receiver = in_background(receive, b)
             ulp.until(lambda thread=receiver: ulp.sleeps_in_module(thread))
             # In one call: the receiver need not wait for the interpreter.
