@@ -81,12 +81,14 @@ impl Object {
     }
 
     /// Ends what goes on with an object that was removed from the table, whoever else has a reference:
-    /// wakes the threads that wait for it, with `err`, and shuts a queue pair down. Sleeps.
+    /// wakes the threads that wait for it, with `err`, shuts a queue pair down, and lets what a shared
+    /// receive queue uses go. Sleeps.
     pub(crate) fn end(&self, err: Error) {
         self.wake_waiters(err);
         match self {
             Self::Connection(connection) => connection.end_background(),
             Self::Qp(qp) => qp.shut_down(),
+            Self::Srq(srq) => srq.release(),
             _ => (),
         }
     }

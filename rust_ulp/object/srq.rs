@@ -86,6 +86,12 @@ impl SrqObject {
         &self.cq
     }
 
+    /// Lets others destroy what it uses, which stays valid, whoever else has a reference.
+    pub(crate) fn release(&self) {
+        self.pd.release();
+        self.cq.release();
+    }
+
     /// Sets its handle, for completions and events.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.srq.handler().set_handle(handle);

@@ -328,6 +328,22 @@ def test_ended(r):
     r.equal("and its bytes are nowhere", a.buffer.map[:8], bytes(8))
     r.check("QP_MODIFY fails", ended(resolving) in ("EHOSTUNREACH", "ETIMEDOUT", "ENOENT"), resolving.result)
 
+    # With a shared receive queue, which uses the completion queue as well.
+    f = File("h1", ulp.DEV1)
+    pd = f.pd()
+    cq = Cq(f, 256)
+    srq = ulp.Srq(f, pd, cq)
+    qp = Qp(f, pd, cq, srq=srq.handle)
+    qp.connect(qp.num, f.gid().gid, 0, 0)
+    resolving = in_background(lambda: qp.modify("AV", ah=nobody))
+    r.check("QP_MODIFY resolves for the user of an SRQ", ulp.until(lambda: ulp.sleeps_in_module(resolving)))
+    objects = {"queue pair": qp.handle, "SRQ": srq.handle, "completion queue": cq.handle, "domain": pd}
+    got = {name: error_of(f.destroy, handle) for name, handle in objects.items()}
+    got = got, resolving.result
+    r.equal("DESTROY of what it uses succeeds before that", got, (dict.fromkeys(objects, "none"), "not ended"))
+    ended(resolving)
+    f.close()
+
     def post(end, qp):
         """Posts until that fails, and returns the error."""
         write = qp.wr("RDMA_WRITE", end.buffer, 0, 8, remote_addr=end.grant.addr, rkey=end.grant.rkey)
