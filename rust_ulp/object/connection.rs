@@ -1197,7 +1197,10 @@ impl Connection {
             _ => return Err(enotconn()),
         }
         drop(progress);
-        let rejected = id.map_or(Ok(()), |id| id.reject(cm::REJECT_CONSUMER, private_data));
+        // The handler stays locked until the stage is right again.
+        let rejected = id
+            .as_ref()
+            .map_or(Ok(()), |id| id.reject(cm::REJECT_CONSUMER, private_data));
         if rejected == Err(ENOMEM) {
             self.shared.progress.lock().stage = Stage::Requested;
             return Err(ENOMEM);
