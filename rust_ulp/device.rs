@@ -114,7 +114,10 @@ pub(crate) trait AttachedFile: Send + Sync {
     fn wake_waiters(&self);
 
     /// Disassociates the file from the device, whose gate is closed and has no guard. Sleeps.
-    fn disassociate(&self);
+    ///
+    /// `is_silent` is whether the device was waited for in vain, see [`rdma::srq::Silence`]: then it
+    /// is not waited for again. Returns the same.
+    fn disassociate(&self, is_silent: bool) -> bool;
 }
 
 /// One device.
@@ -465,8 +468,10 @@ impl rdma::client::Client for Registry {
         });
         let files = core::mem::take(&mut *data.files.lock());
         let count = files.len();
+        // One wait in vain for a device that is going is enough for all files.
+        let mut is_silent = false;
         for file in files.iter() {
-            file.disassociate();
+            is_silent = file.disassociate(is_silent);
         }
         drop(files);
         // Drops the last reference to the device.

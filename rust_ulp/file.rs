@@ -409,9 +409,13 @@ impl AttachedFile for UlpFile {
         self.events.wait.notify_all();
     }
 
-    fn disassociate(&self) {
+    fn disassociate(&self, is_silent: bool) -> bool {
+        if is_silent {
+            self.silence.note();
+        }
         self.tear_down();
         drop(self.attached.lock().take());
         self.events.end();
+        self.silence.is_known()
     }
 }

@@ -241,6 +241,16 @@ impl Silence {
     pub(crate) fn new() -> Result<Arc<Self>> {
         Ok(Arc::new(Self(AtomicFlag::new(false)), GFP_KERNEL)?)
     }
+
+    /// Returns whether the device has failed to say so.
+    pub(crate) fn is_known(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+
+    /// Notes that another owner has waited in vain.
+    pub(crate) fn note(&self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 /// A queue of receive requests for several queue pairs: `struct ib_srq`.
