@@ -193,8 +193,9 @@ pub(crate) trait WrHandler: Send + Sync + 'static {
     /// caller that pushes, posts or drops a chain, or as for `complete`.
     fn discard(&self, request: Self::Request);
 
-    /// The queue pair or the shared receive queue was destroyed, after the last of the calls above.
-    /// Process context; may sleep.
+    /// The queue pair or the shared receive queue was destroyed, after the last of the calls above
+    /// but for [`Self::discard`]: a caller that pushed before finds its requests refused. Process
+    /// context; may sleep.
     fn destroyed(&self, _sends: Posted, _recvs: Posted) {}
 
     /// The queue pair or the shared receive queue raised `event`. Any context, perhaps with
