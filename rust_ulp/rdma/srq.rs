@@ -239,7 +239,7 @@ pub(crate) struct Silence(AtomicFlag);
 impl Silence {
     /// Makes that of an owner whose device has not failed.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(Self(AtomicFlag::new(false)), GFP_KERNEL)?)
+        Ok(Arc::new(Self(AtomicFlag::new(false)), GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Returns whether the device has failed to say so.
