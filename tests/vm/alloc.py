@@ -43,6 +43,7 @@ def main():
     for event in EVENTS:
         tracing.write(f"events/kmem/{event}/trigger", "!stacktrace")
     tracing.write("trace", "")
+    tracing.write("tracing_on", "1")
     r.check(f"{how}: 1,000 writes", task.returncode == 0, said)
     match = re.search(r"tracing_mark_write: begin(.*)tracing_mark_write: end", text, re.S)
     if r.check(f"{how}: both marks are in the trace", match, f"{len(text)} bytes"):

@@ -149,7 +149,6 @@ def expiries(depth, rounds=40):
             end.file.submit([recv(end, i, timeout_ns=MS)])
             assert said(end.cq.wait(1)) == [(i, TIMEOUT)]
     finally:
-        tracing.write("tracing_on", "0")
         for event in events:
             tracing.write(event, "0")
     begun, took = {}, []

@@ -84,6 +84,8 @@ class Trace:
         write("tracing_on", "0")
         self.text = read("trace")
         self.reset()
+        # As after boot, for what comes later in the guest.
+        write("tracing_on", "1")
 
     def records(self):
         """The lines of the record as dicts: comm, pid, cpu, time and what."""
