@@ -965,9 +965,9 @@ struct rust_ulp_qp_query {
 /**
  * struct rust_ulp_buffer_create - creates a buffer of pages that the kernel allocates
  * @pd: [in; handle] Protection domain.
- * @node: [in, out; NUMA node, or -1] Preferred NUMA node, or RUST_ULP_NODE_ANY: the memory policy of
- *   the task chooses. ERANGE if there is no such node. The kernel falls back to other nodes. out:
- *   node of the first page.
+ * @node: [in, out; NUMA node, or -1] Preferred NUMA node, or RUST_ULP_NODE_ANY: the memory policy
+ *   of the task chooses. ERANGE if there is no such node. The kernel falls back to other nodes.
+ *   out: node of the first page.
  * @length: [in, out; bytes; 1 to 2^30] Length; out: rounded up to whole pages.
  * @page_size: [in, out; bytes; 0, 4096, 2097152] Contiguous bytes; 4096: the kernel's page
  *   size; 0: the kernel chooses a power of two up to 2097152.
@@ -1422,8 +1422,8 @@ struct rust_ulp_srq_query {
  *  EBUSY       another object uses it: a grant uses its buffer, a connection its queue pair, a
  *              queue pair its completion queues and its shared receive queue, a shared receive
  *              queue its completion queue, and other objects their protection domain
- *  EIO         the driver did not revoke the key of a grant: the grant stays, and the peer can still
- *              use it
+ *  EIO         the driver did not revoke the key of a grant: the grant stays, and the peer can
+ *              still use it
  *  ENOENT      a shared cause
  */
 

@@ -115,8 +115,8 @@ out:
 }
 
 /*
- * As rxe, of a queue pair whose task was inside of a packet when it went to ERR: a receive completes
- * while the queue pair is destroyed, and nobody takes the completion away.
+ * As rxe, of a queue pair whose task was inside of a packet when it went to ERR: a receive
+ * completes while the queue pair is destroyed, and nobody takes the completion away.
  */
 void hca_receive_late(struct hca_qp *qp)
 {
