@@ -75,8 +75,8 @@ static void copy_device_name(const struct ib_device *dev, unsigned long *words)
 
 /*
  * Not dev_name(): kobject_rename() frees that string when the device is renamed. This array is
- * written in place, by words (strscpy() in ib_device_rename()), under a lock that the core keeps
- * for itself. So the name is read until two copies agree.
+ * written in place, in pieces (strscpy() in ib_device_rename()), under a lock that the core keeps
+ * for itself. So the name is read until two copies agree. It may still have bytes of both names.
  */
 void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
 {
