@@ -253,8 +253,8 @@ impl Device {
         unsafe { Pages::attach(kernel::device::Device::from_raw(ptr), what, registered) }
     }
 
-    /// Copies the name, NUL-terminated and padded. The name may change at any time. While the device is
-    /// renamed, the copy may have bytes of both names. Does not sleep.
+    /// Copies the name, NUL-terminated and padded. The name may change at any time. While the device
+    /// is renamed, the copy may have bytes of both names. Does not sleep.
     pub(crate) fn name(&self) -> [u8; NAME_MAX] {
         let mut name = [0; NAME_MAX];
         // SAFETY: The buffer has the length that is passed, which is that of the device's array. That
