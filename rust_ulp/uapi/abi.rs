@@ -20,7 +20,7 @@ const fn io(nr: u32) -> u32 {
 pub const DEVICE_PATH: &str = "/dev/rust_ulp";
 
 numbers! {
-    u32: ABI_VERSION = 2;
+    u32: ABI_VERSION = 3;
     u32: IOC_MAGIC = 0xBF, IOC_QUERY = io(0x00), IOC_DEVICE_LIST = io(0x01), IOC_ATTACH = io(0x02),
         IOC_DEVICE_QUERY = io(0x03), IOC_PORT_QUERY = io(0x04), IOC_GID_QUERY = io(0x05),
         IOC_PKEY_QUERY = io(0x06), IOC_PD_CREATE = io(0x10), IOC_CQ_CREATE = io(0x11),

@@ -87,7 +87,7 @@
 #include <linux/ioctl.h>
 
 /* rust_ulp_query.abi_version */
-#define RUST_ULP_ABI_VERSION	2
+#define RUST_ULP_ABI_VERSION	3
 
 #define RUST_ULP_DEVICE_PATH	"/dev/rust_ulp"
 

@@ -8,7 +8,7 @@ from ctypes import Structure, c_int32, c_uint8, c_uint16, c_uint32, c_uint64
 
 # The constants.
 N = {
-    "ABI_VERSION": 2,
+    "ABI_VERSION": 3,
     "DEVICE_PATH": "/dev/rust_ulp",
     "IOC_MAGIC": 191,
     "IOC_QUERY": 48896,
