@@ -99,7 +99,7 @@ pub(crate) struct UlpFile {
     /// For its shared receive queues.
     silence: Arc<Silence>,
     /// The charges for this file, to the rdma cgroup and the user of the task that attached it. Lock
-    /// order: before `rdmacg_mutex` only.
+    /// order: before `rdmacg_mutex` and `Users::list` only.
     #[pin]
     attached: Mutex<Option<(Charge, UserCharge)>>,
 }

@@ -79,7 +79,6 @@
 //! | `UlpFile::table` | handles. Lookups share it | process |
 //! | `UlpFile::batches` | spare batches. No lock is taken under it | process |
 //! | `MmapOffsets::ranges` | the offsets at which user space maps objects. No lock is taken under it | process |
-//! | `Users::list` | the users that have objects. No lock is taken under it | process |
 //! | `UlpFile::attached` | the rdma cgroup's charge for the file | process |
 //! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
 //! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked or replaced | process |
@@ -102,6 +101,7 @@
 //! | `rdma::Qp::address` | the address that draining a datagram queue pair needs. No lock is taken under it | process |
 //! | `rdma::DeferredPages::kept` | pages that a peer may still read. No lock is taken under it | process |
 //! | `locked_pages_lock` (bindings/mm.c) | the locked pages of each user. No lock is taken under it | process |
+//! | `Users::list` | the users that have objects. No lock is taken under it | process |
 //! | `rdma::Srq::members` | the queue pairs of a shared receive queue. Held over `WrHandler::complete` of its receives | process, softirq |
 //! | `rdma::Queue::lists` | the slots of a queue. Held over the driver's `post_send` and over `WrHandler::cancel` | process, softirq |
 //! | `QpGrants::keys` | the grants of a queue pair | process, softirq |

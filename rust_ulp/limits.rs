@@ -15,10 +15,6 @@ use kernel::{
     prelude::*,
     rbtree::RBTree,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         Mutex, //
     }, //
@@ -93,71 +89,21 @@ impl Parameters {
     }
 }
 
-/// A user as the machine's owner sees him, see [`task::payer`]. His objects count together whatever
-/// file they are in.
-struct User {
-    objects: Atomic<i64>,
+/// What a user has in all open files together.
+#[derive(Clone, Copy, Default)]
+struct Usage {
+    objects: u64,
     /// The bytes of the queues and of the tables of keys.
-    bytes: Atomic<i64>,
+    bytes: u64,
 }
 
-impl User {
-    /// Returns whether the user has nothing.
-    fn is_idle(&self) -> bool {
-        self.objects.load(Relaxed) == 0 && self.bytes.load(Relaxed) == 0
-    }
-}
-
-/// Users, by the numbers of their `kuid_t`.
-struct UserTree {
-    tree: RBTree<u32, Arc<User>>,
-    /// The number from which on the next search for idle users begins.
-    next: u32,
-}
-
-impl UserTree {
-    /// Returns user `uid`, and adds it if the tree lacks it.
-    ///
-    /// Each time that it adds a user, it checks two others and removes them if they are idle. So
-    /// after a while at most every second user is idle.
-    fn get(&mut self, uid: u32) -> Result<Arc<User>> {
-        if let Some(user) = self.tree.get(&uid) {
-            return Ok(user.clone());
-        }
-        for _ in 0..2 {
-            let Some((at, is_idle)) = self.tree.cursor_lower_bound(&self.next).map(|at| {
-                let (uid, user) = at.current();
-                (*uid, user.is_idle())
-            }) else {
-                self.next = 0;
-                continue;
-            };
-            if is_idle {
-                // Nobody else has a charge for such a user, and none is added without the lock.
-                drop(self.tree.remove_node(&at));
-            }
-            self.next = at.wrapping_add(1);
-        }
-        let user = User {
-            objects: Atomic::new(0),
-            bytes: Atomic::new(0),
-        };
-        let user = Arc::new(user, GFP_KERNEL_ACCOUNT)?;
-        let _ = self
-            .tree
-            .try_create_and_insert(uid, user.clone(), GFP_KERNEL_ACCOUNT)?;
-        Ok(user)
-    }
-}
-
-/// The users that have something.
+/// The users that have something: users as the machine's owner sees them, see [`task::payer`].
 #[pin_data]
 pub(crate) struct Users {
-    max_objects: u32,
-    max_bytes: u64,
-    /// Counts grow with this lock held only. Nothing is taken under it.
+    max: Usage,
+    /// By the numbers of their `kuid_t`. No lock is taken under it.
     #[pin]
-    list: Mutex<UserTree>,
+    list: Mutex<RBTree<u32, Usage>>,
 }
 
 impl Users {
@@ -165,12 +111,11 @@ impl Users {
     pub(crate) fn new(parameters: &Parameters) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                max_objects: parameters.max_user_objects,
-                max_bytes: u64::from(parameters.max_user_queues).saturating_mul(1024),
-                list <- new_mutex!(
-                    UserTree { tree: RBTree::new(), next: 0 },
-                    "rust_ulp::Users::list"
-                ),
+                max: Usage {
+                    objects: parameters.max_user_objects.into(),
+                    bytes: u64::from(parameters.max_user_queues).saturating_mul(1024),
+                },
+                list <- new_mutex!(RBTree::new(), "rust_ulp::Users::list"),
             }),
             GFP_KERNEL,
         )
@@ -181,45 +126,63 @@ impl Users {
     ///
     /// Returns [`edquot`] when that is more than the user may have. A process with
     /// `CAP_SYS_RESOURCE` has no limit, and its user is not charged.
-    pub(crate) fn charge(&self, objects: u32, bytes: u64) -> Result<UserCharge> {
-        let mut charge = UserCharge {
-            user: None,
+    pub(crate) fn charge(self: &Arc<Self>, objects: u32, bytes: u64) -> Result<UserCharge> {
+        let usage = Usage {
             objects: objects.into(),
-            bytes: i64::try_from(bytes).map_err(|_| edquot())?,
+            bytes,
         };
-        if task::may_exceed_limits() {
-            return Ok(charge);
+        let uid = (!task::may_exceed_limits()).then(task::payer);
+        self.charge_user(uid, usage)
+    }
+
+    /// Charges `usage` to user `uid`, to nobody with [`None`]. Otherwise as [`Self::charge`].
+    fn charge_user(self: &Arc<Self>, uid: Option<u32>, usage: Usage) -> Result<UserCharge> {
+        if let Some(uid) = uid {
+            let mut list = self.list.lock();
+            let had = list.get(&uid).copied().unwrap_or_default();
+            let sum = Usage {
+                objects: had.objects.saturating_add(usage.objects),
+                bytes: had.bytes.saturating_add(usage.bytes),
+            };
+            if sum.objects > self.max.objects || sum.bytes > self.max.bytes {
+                return Err(edquot());
+            }
+            match list.get_mut(&uid) {
+                Some(user) => *user = sum,
+                None => {
+                    list.try_create_and_insert(uid, sum, GFP_KERNEL_ACCOUNT)?;
+                }
+            }
         }
-        let mut list = self.list.lock();
-        let user = list.get(task::payer())?;
-        let fits = |used: &Atomic<i64>, more: i64, limit: u64| {
-            u64::try_from(used.load(Relaxed).saturating_add(more)).is_ok_and(|sum| sum <= limit)
-        };
-        if !fits(&user.objects, charge.objects, self.max_objects.into())
-            || !fits(&user.bytes, charge.bytes, self.max_bytes)
-        {
-            return Err(edquot());
-        }
-        user.objects.add(charge.objects, Relaxed);
-        user.bytes.add(charge.bytes, Relaxed);
-        charge.user = Some(user);
-        Ok(charge)
+        Ok(UserCharge {
+            users: self.clone(),
+            uid,
+            usage,
+        })
     }
 }
 
-/// The charge of a user, given back when it is dropped. Any context.
+/// The charge of a user, given back when it is dropped. Dropping it sleeps.
 pub(crate) struct UserCharge {
+    users: Arc<Users>,
     /// The user that was charged; [`None`] with `CAP_SYS_RESOURCE`.
-    user: Option<Arc<User>>,
-    objects: i64,
-    bytes: i64,
+    uid: Option<u32>,
+    usage: Usage,
 }
 
 impl Drop for UserCharge {
     fn drop(&mut self) {
-        if let Some(user) = &self.user {
-            user.objects.add(self.objects.wrapping_neg(), Relaxed);
-            user.bytes.add(self.bytes.wrapping_neg(), Relaxed);
+        let Some(uid) = self.uid else {
+            return;
+        };
+        let mut list = self.users.list.lock();
+        let Some(user) = list.get_mut(&uid) else {
+            return;
+        };
+        user.objects = user.objects.saturating_sub(self.usage.objects);
+        user.bytes = user.bytes.saturating_sub(self.usage.bytes);
+        if (user.objects, user.bytes) == (0, 0) {
+            list.remove(&uid);
         }
     }
 }
@@ -229,25 +192,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_users_go_and_others_stay() -> Result {
-        let mut users = UserTree {
-            tree: RBTree::new(),
-            next: 0,
-        };
-        for uid in 0..1000u32 {
-            let user = users.get(uid)?;
-            user.bytes.store((uid % 10 == 0).into(), Relaxed);
-        }
-        let busy = |users: &UserTree| users.tree.values().filter(|user| !user.is_idle()).count();
-        assert_eq!(busy(&users), 100);
-        // The walk comes round within so many, and finds the idle ones.
-        for uid in 1000..2000u32 {
-            let _ = users.get(uid)?;
-        }
-        assert_eq!(busy(&users), 100);
-        assert!(users.tree.keys().count() < 400);
-        let again = users.get(500)?;
-        assert_eq!(again.bytes.load(Relaxed), 1);
+    fn a_user_without_charges_leaves_the_list() -> Result {
+        let users = Users::new(&Parameters {
+            max_objects: 1,
+            max_entries: 1,
+            max_user_objects: 3,
+            max_user_queues: 1,
+            delivery: 1,
+            user_softirq: 0,
+            user_vector: 1,
+        })?;
+        let charge = |uid, objects, bytes| users.charge_user(uid, Usage { objects, bytes });
+        let first = charge(Some(7), 2, 1000)?;
+        assert_eq!(charge(Some(7), 2, 0).err(), Some(edquot()));
+        assert_eq!(charge(Some(7), 0, 25).err(), Some(edquot()));
+        assert_eq!(charge(Some(7), 0, u64::MAX).err(), Some(edquot()));
+        let second = charge(Some(7), 1, 24)?;
+        let other = charge(Some(8), 3, 0)?;
+        let _nobody = charge(None, 4, 2000)?;
+        assert_eq!(users.list.lock().keys().count(), 2);
+        drop(first);
+        assert!(users.list.lock().get(&7).map(|user| (user.objects, user.bytes)) == Some((1, 24)));
+        drop(other);
+        drop(second);
+        assert!(users.list.lock().is_empty());
         Ok(())
     }
 }
