@@ -22,15 +22,19 @@ const UNIT: u64 = 1 << 16;
 /// The number of units below 2^44.
 const UNITS: u64 = 1 << 28;
 
-/// The units of an object.
-#[derive(Clone, Copy)]
+/// The units of an object, to the last one.
 struct Range {
-    count: u64,
+    first: u64,
     /// The handle of the object; 0 before it has one.
     handle: u32,
 }
 
-/// The ranges of a file, by their first unit. They do not overlap.
+/// The ranges of a file. They do not overlap.
+///
+/// Their key is their last unit, so a search from a unit on finds the range that has it, or the next
+/// one. They are in no maple tree: an erasure there allocates, and when that fails `mas_erase()`
+/// (lib/maple_tree.c) returns the entry that stays in the tree, which the kernel crate then owns
+/// twice.
 struct Ranges {
     tree: RBTree<u64, Range>,
     /// The unit after the newest range.
@@ -38,26 +42,17 @@ struct Ranges {
 }
 
 impl Ranges {
-    /// Returns the first of `count` free units from unit `from` on, which is in no range.
+    /// Returns the first of `count` free units from unit `from` on.
     fn gap(&self, from: u64, count: u64) -> Option<u64> {
         let mut at = from;
-        while let Some(range) = self.tree.cursor_lower_bound(&at) {
-            let (first, found) = range.current();
-            if first.saturating_sub(at) >= count {
+        while let Some(found) = self.tree.cursor_lower_bound(&at) {
+            let (last, range) = found.current();
+            if range.first.saturating_sub(at) >= count {
                 return Some(at);
             }
-            at = first.saturating_add(found.count);
+            at = last.saturating_add(1);
         }
         (UNITS.saturating_sub(at) >= count).then_some(at)
-    }
-
-    /// Returns the range that has `unit`, or the last one before it, and its first unit.
-    fn at(&self, unit: u64) -> Option<(u64, Range)> {
-        let copy = |(first, range): (&u64, &Range)| (*first, *range);
-        match self.tree.cursor_lower_bound(&unit.checked_add(1)?) {
-            Some(after) => after.peek_prev().map(copy),
-            None => self.tree.cursor_back().map(|last| copy(last.current())),
-        }
     }
 }
 
@@ -96,15 +91,18 @@ impl MmapOffsets {
             .gap(ranges.next, count)
             .or_else(|| ranges.gap(1, count))
             .ok_or(ENOMEM)?;
-        let range = Range { count, handle: 0 };
+        let next = first.saturating_add(count);
+        let last = next.saturating_sub(1);
+        let range = Range { first, handle: 0 };
         ranges
             .tree
-            .try_create_and_insert(first, range, GFP_KERNEL_ACCOUNT)?;
-        ranges.next = first.saturating_add(count);
+            .try_create_and_insert(last, range, GFP_KERNEL_ACCOUNT)?;
+        ranges.next = next;
         drop(ranges);
         Ok(MmapOffset {
             offsets: self.clone(),
             first,
+            last,
         })
     }
 
@@ -112,13 +110,12 @@ impl MmapOffsets {
     ///
     /// Returns [`None`] if there is no such object.
     pub(crate) fn find(&self, offset: u64) -> Option<(u32, usize)> {
-        let unit = offset / UNIT;
-        let (first, range) = self.ranges.lock().at(unit)?;
-        if range.handle == 0 || unit >= first.saturating_add(range.count) {
-            return None;
-        }
-        let at = offset.checked_sub(first.checked_mul(UNIT)?)?;
-        Some((range.handle, usize::try_from(at).ok()?))
+        let ranges = self.ranges.lock();
+        let found = ranges.tree.cursor_lower_bound(&(offset / UNIT))?;
+        let (_, range) = found.current();
+        let at = offset.checked_sub(range.first.checked_mul(UNIT)?)?;
+        let at = usize::try_from(at).ok()?;
+        (range.handle != 0).then_some((range.handle, at))
     }
 }
 
@@ -126,6 +123,7 @@ impl MmapOffsets {
 pub(crate) struct MmapOffset {
     offsets: Arc<MmapOffsets>,
     first: u64,
+    last: u64,
 }
 
 impl MmapOffset {
@@ -136,7 +134,7 @@ impl MmapOffset {
 
     /// Sets the handle of the object, which lookups find from then on. Sleeps.
     pub(crate) fn set_handle(&self, handle: u32) {
-        if let Some(range) = self.offsets.ranges.lock().tree.get_mut(&self.first) {
+        if let Some(range) = self.offsets.ranges.lock().tree.get_mut(&self.last) {
             range.handle = handle;
         }
     }
@@ -144,7 +142,7 @@ impl MmapOffset {
 
 impl Drop for MmapOffset {
     fn drop(&mut self) {
-        self.offsets.ranges.lock().tree.remove(&self.first);
+        self.offsets.ranges.lock().tree.remove(&self.last);
     }
 }
 
@@ -189,6 +187,11 @@ mod tests {
         assert!(last.bytes() < 1 << 44);
         let first = offsets.reserve(1)?;
         assert_eq!(first.bytes(), stale);
+        // Between `first` and `two` there is no room, and `two` is passed over.
+        assert_eq!(
+            offsets.reserve(1)?.bytes(),
+            two.bytes().saturating_add(2 * UNIT)
+        );
         assert!(offsets.reserve(usize::MAX).is_err());
         Ok(())
     }
