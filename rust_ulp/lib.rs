@@ -43,9 +43,9 @@
 //! KICK copies the requests from a submission ring (`cmd/ring`, `object/submit_ring`), and then takes
 //! the same steps as SUBMIT. With io_uring, a request arrives through `rust_ulp_uring_cmd` and
 //! `cmd/uring`, and then takes the same steps. `object/completion` completes the command
-//! (`kernel/uring`) in the task that submitted it. A stream copies completions from `object/ring` in
-//! `rust_ulp_uring_run`. CANCEL, a deadline, and the end of a task or io_uring cancel a request in
-//! `rdma/queue`; `object/completion` discards the driver's completion of a canceled request.
+//! (`kernel/uring`) in the task that submitted it. CANCEL, a deadline, and the end
+//! of a task or io_uring cancel a request in `rdma/queue`; `object/completion` discards the driver's
+//! completion of a canceled request.
 //!
 //! # Events, memory, connections
 //!
@@ -105,7 +105,7 @@
 //! | `rdma::Srq::members` | the queue pairs of a shared receive queue. Held over `WrHandler::complete` of its receives | process, softirq |
 //! | `rdma::Queue::lists` | the slots of a queue. Held over the driver's `post_send` and over `WrHandler::cancel` | process, softirq |
 //! | `QpGrants::keys` | the grants of a queue pair | process, softirq |
-//! | `Ring::state` | a completion ring. Held while its stream and its eventfd are woken | process, softirq |
+//! | `Ring::state` | a completion ring. Held while its eventfd is signaled | process, softirq |
 //! | `FileEvents::log` | event records. Taken under drivers' locks | process, softirq, hardirq |
 //! | `Ring::wakeups` | the wake-ups of threads that wait for completions | process, softirq, hardirq |
 //! | wait queues (kernel) | waiters | process, softirq, hardirq |

@@ -146,7 +146,7 @@ struct rust_ulp_cm_hook {
 
 /* The state of a command of io_uring, see uring.rs. */
 struct rust_ulp_uring {
-	u32 refs; /* the reference count; of a stream, its state */
+	u32 refs;
 	u32 queue;
 	u32 slot;
 	u32 kind;
@@ -156,13 +156,6 @@ struct rust_ulp_uring {
 
 /* A bit of @kind: the completion has room for 32 bytes. */
 #define RUST_ULP_URING_BIG (1U << 16)
-
-/* The state of a stream. */
-struct rust_ulp_uring_source {
-	u32 pad[4];
-	const void *source;
-	void (*run)(struct io_uring_cmd *cmd, bool ended);
-};
 
 void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra,
 			   unsigned int issue_flags, bool big);
@@ -185,7 +178,6 @@ int rust_ulp_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
 int rust_ulp_cm_event(struct rdma_cm_id *id, struct rdma_cm_event *event);
 
 void rust_ulp_h_uring_complete(struct io_uring_cmd *cmd);
-void rust_ulp_h_uring_stream(struct io_uring_cmd *cmd);
 
 int rust_ulp_chardev_register(const char *name, u16 mode);
 void rust_ulp_chardev_unregister(void);

@@ -15,7 +15,6 @@
 
 use super::{
     cancel,
-    is_zero,
     resolve::SubmitCtx,
     ring,
     submit, //
@@ -23,7 +22,6 @@ use super::{
 use crate::{
     file::UlpFile,
     kernel::{
-        errno::eopnotsupp,
         uring::{
             Canceling,
             CmdRef,
@@ -32,7 +30,6 @@ use crate::{
         }, //
     },
     limits::MAX_BATCH,
-    logic::cq_ring::CqRing,
     object::{
         batch::Batch,
         completion::Request,
@@ -51,7 +48,7 @@ use kernel::prelude::*;
 macro_rules! commands {
     ($(
         $number:ident: $name:ident {
-            $(flags: $flags:expr)? $(, zero: $zero:ident)? $(, check: $check:path)?
+            $(flags: $flags:expr)? $(, check: $check:path)?
         } => $handler:path;
     )*) => {
         fn dispatch(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
@@ -59,9 +56,6 @@ macro_rules! commands {
                 $(abi::$number => {
                     fn check(_value: &abi::$name) -> Result {
                         $(if _value.flags & !$flags != 0 {
-                            return Err(EINVAL);
-                        })?
-                        $(if !is_zero(&_value.$zero) {
                             return Err(EINVAL);
                         })?
                         $($check(_value)?;)?
@@ -83,7 +77,6 @@ commands! {
     URING_BATCH: UringBatch { flags: abi::URING_RING, check: check_batch } => batch;
     URING_CANCEL: UringCancel { flags: abi::CANCEL_ALL, check: cancel::check_uring }
         => cancel_requests;
-    URING_STREAM: UringStream { flags: 0, zero: reserved } => stream;
     URING_KICK: UringKick { flags: 0 } => kick;
 }
 
@@ -194,29 +187,13 @@ fn kick(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringKick) -> IssueResult
     }
 }
 
-/// Starts to copy completions from a ring to provided buffers.
-fn stream(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringStream) -> IssueResult {
-    trace::uring(this.id(), cmd.op(), value.cq, 0);
-    ulp_debug!("file {}: io_uring: stream of {:#x}\n", this.id(), value.cq);
-    cmd.stream(value.cq, || {
-        let device = this.enter()?;
-        let cq = this.table().read().cq(value.cq)?.clone();
-        if cq.delivery() == abi::DELIVER_CALLER {
-            // Nobody would move completions while the stream waits for them.
-            return Err(eopnotsupp());
-        }
-        // Tuples are dropped in order: the queue, perhaps its last reference, before the guard.
-        Ok((cq.ring().clone(), (cq, device)))
-    })
-}
-
 /// Cancels a command whose io_uring or task ends.
 ///
 /// A request that is not found has completed, is about to, or is not posted yet. io_uring calls
 /// again for a command that has not completed. One search cancels the requests of all commands that
 /// end together: it runs with `uring_lock` held, and the user chooses the number of commands.
 pub(crate) fn cancel(this: &UlpFile, command: &Canceling<'_>) {
-    if !command.is_stream() && command.is_complete() {
+    if command.is_complete() {
         return;
     }
     // Device removal completes all requests.
@@ -224,12 +201,6 @@ pub(crate) fn cancel(this: &UlpFile, command: &Canceling<'_>) {
         return;
     };
     let table = this.table().read();
-    if command.is_stream() {
-        if let Ok(cq) = table.cq(command.queue()) {
-            cq.ring().cancel_stream(|stream| command.is(stream));
-        }
-        return;
-    }
     let found = if command.is_single() {
         cancel_single(&table, command).into()
     } else {

@@ -30,8 +30,6 @@ errnos! {
     ebadfd = EBADFD;
     /// The content is not what it should be.
     ebadmsg = EBADMSG;
-    /// Canceled.
-    ecanceled = ECANCELED;
     /// Connection refused.
     econnrefused = ECONNREFUSED;
     /// Connection reset by the peer.
@@ -44,8 +42,6 @@ errnos! {
     eisconn = EISCONN;
     /// No data: of the core, for an entry of a GID table that is empty.
     enodata = ENODATA;
-    /// No buffer space.
-    enobufs = ENOBUFS;
     /// The endpoint is not connected.
     enotconn = ENOTCONN;
     /// Not supported.

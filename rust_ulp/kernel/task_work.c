@@ -22,17 +22,3 @@ void rust_ulp_h_uring_complete(struct io_uring_cmd *cmd)
 {
 	io_uring_cmd_do_in_task_lazy(cmd, rust_ulp_uring_done);
 }
-
-static void rust_ulp_uring_run(struct io_tw_req tw_req, io_tw_token_t tw)
-{
-	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(tw_req);
-
-	io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring_source)
-		->run(cmd, tw.cancel);
-}
-
-/* Has the task run a stream. */
-void rust_ulp_h_uring_stream(struct io_uring_cmd *cmd)
-{
-	io_uring_cmd_complete_in_task(cmd, rust_ulp_uring_run);
-}

@@ -27,8 +27,7 @@ use kernel::{
     bindings::io_uring_cmd,
     ffi::{
         c_int,
-        c_uint,
-        c_void, //
+        c_uint, //
     },
     prelude::*,
     sync::{
@@ -36,13 +35,7 @@ use kernel::{
             Atomic,
             Full,
             Relaxed, //
-        },
-        Arc, //
-    },
-    uaccess::{
-        UserPtr,
-        UserSlice,
-        UserSliceWriter, //
+        }, //
     }, //
 };
 
@@ -130,9 +123,7 @@ struct Pdu<'a> {
 mod kind {
     /// The completion has room for 32 bytes.
     pub(super) const BIG: u32 = crate::bindings::RUST_ULP_URING_BIG;
-    /// The command is a [`Stream`](super::Stream).
-    pub(super) const STREAM: u32 = 1 << 17;
-    /// The number of parts; of a stream, the group of buffers.
+    /// The number of parts.
     pub(super) const COUNT: u32 = 0xffff;
 }
 
@@ -230,41 +221,6 @@ impl<'a> Pdu<'a> {
 
     fn is_big(self) -> bool {
         self.kind().load(Relaxed) & kind::BIG != 0
-    }
-
-    /// Returns the state of a stream, which has other fields behind `kind`.
-    fn stream(self) -> *mut bindings::rust_ulp_uring_source {
-        self.raw().cast()
-    }
-
-    /// Changes the [`state`] of a stream, and returns the old state.
-    fn change(self, change: impl Fn(u32) -> u32) -> u32 {
-        let mut old = self.refs().load(Relaxed);
-        loop {
-            match self.refs().cmpxchg(old, change(old), Full) {
-                Ok(_) => return old,
-                Err(other) => old = other,
-            }
-        }
-    }
-
-    /// Clears [`state::BUSY`] of a stream, unless the stream was woken meanwhile. Returns whether
-    /// it did. Then the task work may run again at once, and complete the command.
-    fn try_idle(self) -> bool {
-        let old = self.change(|old| match old & state::WOKEN {
-            0 => old & !state::BUSY,
-            _ => old,
-        });
-        old & state::WOKEN == 0
-    }
-
-    /// Ends a stream with the result `res`. Returns whether the caller completes the command; if
-    /// not, dropping the [`Stream`] does.
-    fn end_stream(self, res: i32) -> bool {
-        // These fields held the source, which nobody needs any more.
-        self.outcome().store(u64::from(res as u32), Relaxed);
-        self.extra().store(0, Relaxed);
-        self.change(|old| old | state::ENDED) & state::HELD == 0
     }
 }
 
@@ -433,60 +389,6 @@ impl UringCmd<'_> {
         }
         IssueResult(QUEUED)
     }
-
-    /// Starts the command as a [`Stream`] of a source. May sleep; call it without locks.
-    ///
-    /// `find` returns the source, and a guard that is kept until the stream has begun.
-    /// [`Canceling::queue`] returns `queue`. Fails with [`EINVAL`] unless the command is multishot
-    /// and has a group of buffers.
-    pub(crate) fn stream<S: Source, G>(
-        self,
-        queue: u32,
-        find: impl FnOnce() -> Result<(Arc<S>, G)>,
-    ) -> IssueResult {
-        let mut group = 0;
-        // SAFETY: By the type invariant. The group is valid.
-        if !unsafe { bindings::rust_ulp_h_uring_group(self.cmd.as_ptr(), &mut group) } {
-            return self.refuse(EINVAL);
-        }
-        let pdu = self.init(kind::STREAM | u32::from(group), queue, 1);
-        self.mark();
-        let (source, guard) = match find() {
-            Ok(found) => found,
-            Err(error) => return self.done(error.to_errno(), 0, pdu.is_big()),
-        };
-        let kept = source.clone();
-        let context = Arc::into_raw(source);
-        // SAFETY: The struct fits, and nobody accesses these fields before the task work is queued.
-        unsafe {
-            (*pdu.stream()).source = context.cast();
-            (*pdu.stream()).run = Some(Stream::run::<S>);
-        }
-        // This call stands for the task work until the stream has begun.
-        pdu.refs().store(state::HELD | state::BUSY, Relaxed);
-        // INVARIANT: `HELD` is set, and this is the only handle.
-        let begun = kept.begin(Stream(self.cmd));
-        drop(guard);
-        match begun {
-            Ok(()) => {
-                if !pdu.try_idle() {
-                    // SAFETY: The state is `BUSY`, so the command has not completed, and nobody
-                    // else queues its task work.
-                    unsafe { bindings::rust_ulp_h_uring_stream(self.cmd.as_ptr()) };
-                }
-                IssueResult(QUEUED)
-            }
-            Err(error) => {
-                // SAFETY: The pointer came out of `into_raw` above. The state is `BUSY`, so no task
-                // work runs.
-                drop(unsafe { Arc::from_raw(context) });
-                match pdu.end_stream(error.to_errno()) {
-                    true => self.done(error.to_errno(), 0, pdu.is_big()),
-                    false => IssueResult(QUEUED),
-                }
-            }
-        }
-    }
 }
 
 /// A started command while it is issued.
@@ -603,7 +505,7 @@ impl Drop for CmdRef {
 pub(crate) struct Canceling<'a>(Pdu<'a>);
 
 impl Canceling<'_> {
-    /// Returns the `queue` that [`UringCmd::begin`] or [`UringCmd::stream`] got.
+    /// Returns the `queue` that [`UringCmd::begin`] got.
     pub(crate) fn queue(&self) -> u32 {
         self.0.queue().load(Relaxed)
     }
@@ -617,11 +519,6 @@ impl Canceling<'_> {
     /// Returns whether it has one part.
     pub(crate) fn is_single(&self) -> bool {
         self.0.count() == 1
-    }
-
-    /// Returns whether it is a stream.
-    pub(crate) fn is_stream(&self) -> bool {
-        self.0.kind().load(Relaxed) & kind::STREAM != 0
     }
 
     /// Returns whether no reference to it is left: its completion is on its way.
@@ -640,223 +537,5 @@ impl Canceling<'_> {
         let (this, other) = (self.0.cmd.as_ptr(), cmd_ref.cmd.as_ptr());
         // SAFETY: By the type invariants neither command has completed.
         unsafe { bindings::rust_ulp_h_uring_end_together(this, other) }
-    }
-
-    /// Returns whether it is the command of `stream`.
-    pub(crate) fn is(&self, stream: &Stream) -> bool {
-        self.0.cmd == stream.0
-    }
-}
-
-/// The number of buffers that a stream fills before it lets other task work run.
-const BUDGET: u32 = 64;
-
-/// A source of the data that a [`Stream`] copies to user space.
-///
-/// ```
-/// use ::kernel::uaccess::UserSliceWriter;
-///
-/// struct Zeros(lock::SpinLockIrq<Option<Stream>>);
-///
-/// impl Source for Zeros {
-///     fn begin(&self, stream: Stream) -> Result {
-///         let mut kept = self.0.lock();
-///         if kept.is_some() {
-///             return Err(EBUSY);
-///         }
-///         kept.insert(stream).wake();
-///         Ok(())
-///     }
-///
-///     fn poll(&self) -> Result<bool> {
-///         Ok(true)
-///     }
-///
-///     fn copy(&self, mut to: UserSliceWriter) -> Result<usize> {
-///         to.write(&0u64)?;
-///         Ok(8)
-///     }
-///
-///     fn copied(&self) {}
-///
-///     fn end(&self) {
-///         *self.0.lock() = None;
-///     }
-/// }
-/// ```
-pub(crate) trait Source: Send + Sync + 'static {
-    /// Keeps `stream`, and wakes it when there is data. Fails, and drops `stream`, when the source
-    /// has another one.
-    fn begin(&self, stream: Stream) -> Result;
-
-    /// Returns whether there is data for the stream. If there is none, the source wakes the stream
-    /// when data arrives. Fails, and drops its [`Stream`], when the stream ends.
-    fn poll(&self) -> Result<bool>;
-
-    /// Copies out as much data as fits. Process context; may sleep.
-    fn copy(&self, to: UserSliceWriter) -> Result<usize>;
-
-    /// The data that was copied last has arrived.
-    fn copied(&self);
-
-    /// Drops its [`Stream`]: the stream ends.
-    fn end(&self);
-}
-
-/// The state of a stream: bits of `rust_ulp_uring.refs`.
-mod state {
-    /// The [`Stream`](super::Stream) exists.
-    pub(super) const HELD: u32 = 1 << 0;
-    /// The task work is queued or runs.
-    pub(super) const BUSY: u32 = 1 << 1;
-    /// The stream was woken or dropped since the task work polled the source.
-    pub(super) const WOKEN: u32 = 1 << 2;
-    /// The task work has ended: dropping the [`Stream`](super::Stream) completes the command.
-    pub(super) const ENDED: u32 = 1 << 3;
-}
-
-/// The handle of a command that completes many times, into buffers that user space provides.
-///
-/// The command ends when the handle is dropped.
-///
-/// ```
-/// fn announce(kept: &lock::SpinLockIrq<Option<Stream>>) {
-///     if let Some(stream) = &*kept.lock() {
-///         stream.wake();
-///     }
-/// }
-/// ```
-///
-/// # Invariants
-///
-/// The command is a stream, and [`state::HELD`] is set. The command does not complete for the last
-/// time while that bit is set.
-pub(crate) struct Stream(NonNull<io_uring_cmd>);
-
-// SAFETY: A stream gives access to the command's state, which is atomic, and queues task work,
-// which io_uring takes in any context (`__io_req_task_work_add()`, io_uring/tw.h:40).
-unsafe impl Send for Stream {}
-// SAFETY: As above.
-unsafe impl Sync for Stream {}
-
-impl Stream {
-    /// Has task context poll the source soon. Any context, at any time.
-    pub(crate) fn wake(&self) {
-        self.notify(|state| state);
-    }
-
-    /// Changes the state as `change` says, and queues the task work if it is idle. Returns the old
-    /// state.
-    fn notify(&self, change: impl Fn(u32) -> u32) -> u32 {
-        // SAFETY: By the type invariant the command has not completed.
-        let pdu = unsafe { Pdu::of(self.0) };
-        let old = pdu.change(|old| match old & state::ENDED {
-            0 => change(old | state::BUSY | state::WOKEN),
-            _ => change(old),
-        });
-        if old & (state::BUSY | state::ENDED) == 0 {
-            // SAFETY: The command has not completed: the handle exists, or was dropped by this
-            // call, and then only the task work completes the command. This call has set `BUSY`,
-            // and nobody else queues the task work.
-            unsafe { bindings::rust_ulp_h_uring_stream(self.0.as_ptr()) };
-        }
-        old
-    }
-
-    /// Runs as task work; `ended` says that the task no longer exists.
-    ///
-    /// # Safety
-    ///
-    /// `cmd` is a stream of an `S` in the state [`state::BUSY`].
-    unsafe extern "C" fn run<S: Source>(cmd: *mut io_uring_cmd, ended: bool) {
-        let Some(ptr) = NonNull::new(cmd) else {
-            return;
-        };
-        // SAFETY: By the requirement. Only the end of this function completes the command.
-        let pdu = unsafe { Pdu::of(ptr) };
-        // SAFETY: `UringCmd::stream` has set it.
-        let context = unsafe { (*pdu.stream()).source }.cast::<S>();
-        // SAFETY: The pointer came out of `Arc::into_raw` in `UringCmd::stream`. It is freed only
-        // below.
-        let source = unsafe { kernel::sync::ArcBorrow::from_raw(context) };
-        let Some(res) = Self::fill_buffers(pdu, &*source, ended) else {
-            return;
-        };
-        // SAFETY: As above; this is the last use of the reference.
-        drop(unsafe { Arc::from_raw(context) });
-        if pdu.end_stream(res) {
-            let big = pdu.is_big();
-            // SAFETY: Task work of that command, which has not completed.
-            unsafe { bindings::rust_ulp_h_uring_end(cmd, res, big) };
-        }
-    }
-
-    /// Copies data of `source` into buffers. Returns the last result of the command, or [`None`]
-    /// when the stream goes on, and this is called again.
-    fn fill_buffers<S: Source>(pdu: Pdu<'_>, source: &S, ended: bool) -> Option<i32> {
-        let group = pdu.kind().load(Relaxed) & kind::COUNT;
-        for _ in 0..BUDGET {
-            // What wakes the stream from here on is seen below.
-            if pdu.change(|old| old & !state::WOKEN) & state::HELD == 0 {
-                return Some(CANCELED);
-            }
-            match source.poll() {
-                Ok(false) if pdu.try_idle() => return None,
-                Ok(false) => continue,
-                Err(error) => return Some(error.to_errno()),
-                Ok(true) if ended => {
-                    source.end();
-                    return Some(CANCELED);
-                }
-                Ok(true) => (),
-            }
-            let context = core::ptr::from_ref(source).cast_mut().cast::<c_void>();
-            // SAFETY: Task work of that command; `fill` takes the source for what it is.
-            let res = unsafe {
-                bindings::rust_ulp_h_uring_post(
-                    pdu.cmd.as_ptr(),
-                    group,
-                    Some(Self::fill::<S>),
-                    context,
-                )
-            };
-            if res >= 0 {
-                source.copied();
-            }
-            if res != 0 {
-                source.end();
-                return Some(res);
-            }
-        }
-        // SAFETY: The command has not completed, and is in no list of task work.
-        unsafe { bindings::rust_ulp_h_uring_stream(pdu.cmd.as_ptr()) };
-        None
-    }
-
-    /// # Safety
-    ///
-    /// `source` is an `S`. `to` may be any address.
-    unsafe extern "C" fn fill<S: Source>(
-        source: *mut c_void,
-        to: *mut c_void,
-        len: usize,
-    ) -> isize {
-        // SAFETY: By the requirement.
-        let source = unsafe { &*source.cast::<S>() };
-        let to = UserSlice::new(UserPtr::from_ptr(to.cast()), len).writer();
-        match source.copy(to) {
-            Ok(done) => isize::try_from(done).unwrap_or(isize::MAX),
-            Err(error) => error.to_errno() as isize,
-        }
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        let old = self.notify(|state| state & !state::HELD);
-        if old & state::ENDED != 0 {
-            // SAFETY: The task work has ended, and left the last completion to this.
-            unsafe { bindings::rust_ulp_h_uring_complete(self.0.as_ptr()) };
-        }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The producer's side of a completion ring: reservations, waiters, pollers and the stream.
+//! The producer's side of a completion ring: reservations, waiters and pollers.
 //!
 //! Every request reserves an entry in the ring of its completion queue before it is posted. So
 //! every completion has a place, whatever user space does with the ring.
@@ -36,12 +36,8 @@ pub enum Failure {
     Destroyed,
     /// The device is gone.
     Removed,
-    /// The ring has an eventfd, or a stream.
+    /// The ring has an eventfd.
     Busy,
-    /// The ring has no stream.
-    NoStream,
-    /// The stream was canceled.
-    Canceled,
 }
 
 /// Entries that [`CqRing::reserve`] keeps free.
@@ -85,31 +81,8 @@ pub struct State<R: CqRing> {
     flags: u32,
     /// Counts the entries that are put into the ring.
     eventfd: Option<R::EventFd>,
-    /// The stream that reads the ring in place of user space.
-    stream: Option<Streaming<R>>,
-    /// Whether there was a stream: the consumer's index is the kernel's then.
-    streamed: bool,
-    /// Why waits and the stream end.
+    /// Why waits end.
     closed: Option<Failure>,
-}
-
-/// A stream that takes the entries of a ring.
-struct Streaming<R: CqRing> {
-    stream: R::Stream,
-    /// Whether it was woken and has not looked since.
-    woken: bool,
-    /// Whether it is to end, even with unread entries.
-    canceled: bool,
-    /// Entries that it has copied and that have not arrived.
-    copied: u32,
-}
-
-impl<R: CqRing> Streaming<R> {
-    fn wake(&mut self) {
-        if !core::mem::replace(&mut self.woken, true) {
-            R::wake_stream(&self.stream);
-        }
-    }
 }
 
 #[allow(unreachable_pub)]
@@ -127,34 +100,21 @@ impl<R: CqRing> State<R> {
             dropped: 0,
             flags: 0,
             eventfd: None,
-            stream: None,
-            streamed: false,
             closed: None,
         }
     }
 
-    /// Signals an entry, or the end, to the eventfd and the stream.
+    /// Signals an entry, or the end, to the eventfd.
     #[inline(always)]
-    fn signal(&mut self) {
+    fn signal(&self) {
         if let Some(eventfd) = &self.eventfd {
             R::signal(eventfd);
-        }
-        self.wake_stream();
-    }
-
-    fn wake_stream(&mut self) {
-        if let Some(streaming) = &mut self.stream {
-            streaming.wake();
         }
     }
 
     /// Returns the number of unread entries.
     fn look(&mut self, header: &Header<R::Word>) -> u32 {
-        if self.streamed {
-            self.producer.unread()
-        } else {
-            self.producer.refresh(&header.head)
-        }
+        self.producer.refresh(&header.head)
     }
 
     /// Returns how many entries can be reserved while `unread` are unread.
@@ -181,8 +141,6 @@ pub trait CqRing: Sized {
     type Word: SharedIndex;
     /// An eventfd.
     type EventFd;
-    /// A stream.
-    type Stream;
     /// The state of the thread that polls the device's queue.
     type Polls: SharedState;
     /// The lock of the state, while it is held.
@@ -215,9 +173,6 @@ pub trait CqRing: Sized {
 
     /// Adds one to an eventfd.
     fn signal(eventfd: &Self::EventFd);
-
-    /// Has a stream look at the ring soon.
-    fn wake_stream(stream: &Self::Stream);
 
     /// Returns whether the device's queue has failed.
     fn has_failed(&self) -> bool;
@@ -335,17 +290,14 @@ pub trait CqRing: Sized {
         }
     }
 
-    /// Ends waits and the stream, now and from now on: with [`Failure::Destroyed`] when the queue
-    /// is destroyed, with [`Failure::Removed`] when its device goes. The stream first takes what is
-    /// unread.
+    /// Ends waits, now and from now on: with [`Failure::Destroyed`] when the queue is destroyed,
+    /// with [`Failure::Removed`] when its device goes.
     fn end_all(&self, why: Failure) {
         let mut state = self.lock();
         state.closed.get_or_insert(why);
         if why == Failure::Removed {
             state.set_flags(self.header(), Self::DEAD);
             state.signal();
-        } else {
-            state.wake_stream();
         }
         drop(state);
         self.wake_waiters();
@@ -463,94 +415,5 @@ pub trait CqRing: Sized {
         let millis = u32::try_from(left.div_ceil(1_000_000)).unwrap_or(u32::MAX);
         // More is no time-out at all for msecs_to_jiffies().
         Ok(Continue(millis.min(u32::MAX / 2)))
-    }
-
-    /// Has `stream` take the entries that user space has not read, and all later ones.
-    /// [`Failure::Busy`] when there is a stream.
-    fn begin_stream(&self, stream: Self::Stream) -> Result<(), Self::Error> {
-        let mut state = self.lock();
-        if state.stream.is_some() {
-            return Err(Failure::Busy.into());
-        }
-        // Entries that user space has read are not streamed.
-        state.look(self.header());
-        state.streamed = true;
-        let mut streaming = Streaming {
-            stream,
-            woken: false,
-            canceled: false,
-            copied: 0,
-        };
-        if state.producer.unread() > 0 || state.closed.is_some() {
-            streaming.wake();
-        }
-        state.stream = Some(streaming);
-        Ok(())
-    }
-
-    /// Returns whether there are entries for the stream. If there are none, the next one wakes it.
-    /// Fails, and drops the stream, when the stream ends.
-    fn poll_stream(&self) -> Result<bool, Self::Error> {
-        let mut state = self.lock();
-        let (unread, closed) = (state.producer.unread(), state.closed);
-        let streaming = state.stream.as_mut().ok_or(Failure::NoStream)?;
-        let end = if streaming.canceled {
-            Failure::Canceled
-        } else if unread > 0 {
-            return Ok(true);
-        } else if let Some(why) = closed {
-            why
-        } else {
-            streaming.woken = false;
-            return Ok(false);
-        };
-        state.stream = None;
-        Err(end.into())
-    }
-
-    /// Returns the positions of the oldest unread entries, at most `max`. They are not overwritten
-    /// before [`Self::take_copied`].
-    fn oldest(&self, max: u32) -> impl Iterator<Item = u32> {
-        let state = self.lock();
-        let (first, mask) = (
-            state.producer.oldest(),
-            state.producer.entries().wrapping_sub(1),
-        );
-        let count = state.producer.unread().min(max);
-        (0..count).map(move |index| first.wrapping_add(index) & mask)
-    }
-
-    /// Notes that the stream has copied `count` entries.
-    fn set_copied(&self, count: u32) {
-        if let Some(streaming) = &mut self.lock().stream {
-            streaming.copied = count;
-        }
-    }
-
-    /// Consumes the entries that the stream has copied, and returns how many.
-    fn take_copied(&self) -> u32 {
-        let mut state = self.lock();
-        let count = match &mut state.stream {
-            Some(streaming) => core::mem::take(&mut streaming.copied),
-            None => 0,
-        };
-        state.producer.take_back(count);
-        count
-    }
-
-    /// Ends the stream that `which` names.
-    fn cancel_stream(&self, which: impl FnOnce(&Self::Stream) -> bool) {
-        let mut state = self.lock();
-        if let Some(streaming) = &mut state.stream {
-            if which(&streaming.stream) {
-                streaming.canceled = true;
-                streaming.wake();
-            }
-        }
-    }
-
-    /// Drops the stream.
-    fn end_stream(&self) {
-        self.lock().stream = None;
     }
 }

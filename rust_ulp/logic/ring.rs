@@ -89,19 +89,6 @@ impl Producer {
         Some(self.tail & self.entries.wrapping_sub(1))
     }
 
-    /// Returns the position of the oldest unread entry, for a producer that also reads its ring.
-    pub const fn oldest(&self) -> u32 {
-        self.head & self.entries.wrapping_sub(1)
-    }
-
-    /// Consumes the oldest unread entries, at most `count`, in place of a consumer.
-    pub fn take_back(&mut self, count: u32) {
-        let unread = self.unread();
-        let count = if count < unread { count } else { unread };
-        // INVARIANT: `tail - head` does not grow.
-        self.head = self.head.wrapping_add(count);
-    }
-
     /// Publishes the entry at [`Self::slot`] to the consumer. Does nothing if the ring is full.
     pub fn publish(&mut self, tail: &impl SharedIndex) {
         if self.unread() >= self.entries {

@@ -11,8 +11,6 @@ use crate::{
     events::FileEvents,
     kernel::{
         errno::{
-            ecanceled,
-            enobufs,
             etime, //
         },
         eventfd::EventFd,
@@ -29,10 +27,6 @@ use crate::{
             Word, //
         },
         timer::now_ns,
-        uring::{
-            Source,
-            Stream, //
-        },
         wakeup::Wakeup, //
     },
     logic::{
@@ -74,8 +68,7 @@ use kernel::{
         CondVarTimeoutResult, //
     },
     time::msecs_to_jiffies,
-    transmute::AsBytes,
-    uaccess::UserSliceWriter, //
+    transmute::AsBytes, //
 };
 
 impl SharedIndex for Word {
@@ -109,10 +102,9 @@ impl From<Failure> for Error {
             Failure::TimedOut => etime(),
             Failure::Interrupted => EINTR,
             Failure::QueueFailed => EIO,
-            Failure::Destroyed | Failure::NoStream => ENOENT,
+            Failure::Destroyed => ENOENT,
             Failure::Removed => ENODEV,
             Failure::Busy => EBUSY,
-            Failure::Canceled => ecanceled(),
         }
     }
 }
@@ -140,7 +132,7 @@ pub(crate) struct Ring {
     /// How long the thread that polls spins before it sleeps.
     busy_poll_us: u32,
     /// Lock order: after `rdma::Queue::lists`, before `FileEvents::log` and wait queues. Held while
-    /// the stream and the eventfd are woken.
+    /// the eventfd is signaled.
     #[pin]
     state: SpinLockBh<State<Ring>>,
     /// How often waiting threads were woken. Taken in any context, after all locks of this crate.
@@ -181,7 +173,6 @@ impl CqRing for Ring {
     type Entry = abi::Cqe;
     type Word = Word;
     type EventFd = EventFd;
-    type Stream = Stream;
     type Polls = Atomic<u32>;
     type Guard<'a> = Guard<'a, State<Self>, SpinLockBhBackend>;
     type Error = Error;
@@ -225,10 +216,6 @@ impl CqRing for Ring {
         eventfd.signal();
     }
 
-    fn wake_stream(stream: &Stream) {
-        stream.wake();
-    }
-
     fn has_failed(&self) -> bool {
         self.failed.load(Relaxed) != 0
     }
@@ -266,42 +253,6 @@ impl CqRing for Ring {
 
     fn trace(&self, cqe: &abi::Cqe, tail: u32, unread: u32, wake: bool) {
         trace::deliver(self.handle.load(Relaxed), cqe.user_data, tail, unread, wake);
-    }
-}
-
-impl Source for Ring {
-    fn begin(&self, stream: Stream) -> Result {
-        self.begin_stream(stream)
-    }
-
-    fn poll(&self) -> Result<bool> {
-        self.poll_stream()
-    }
-
-    fn copy(&self, mut to: UserSliceWriter) -> Result<usize> {
-        let size = self.entry_size as usize;
-        let room = to.len().checked_div(size).unwrap_or(0);
-        let mut count: u32 = 0;
-        for slot in self.oldest(u32::try_from(room).unwrap_or(u32::MAX)) {
-            let mut cqe = abi::Cqe::default();
-            let known = cqe.as_bytes_mut().get_mut(..size).ok_or(EINVAL)?;
-            self.pages.read(self.offset(slot), known)?;
-            to.write_slice(known)?;
-            count = count.saturating_add(1);
-        }
-        if count == 0 {
-            return Err(enobufs());
-        }
-        self.set_copied(count);
-        Ok((count as usize).saturating_mul(size))
-    }
-
-    fn copied(&self) {
-        trace::stream(self.handle.load(Relaxed), self.take_copied());
-    }
-
-    fn end(&self) {
-        self.end_stream();
     }
 }
 
@@ -383,7 +334,7 @@ impl Ring {
             .saturating_add(abi::CQ_ENTRIES_OFFSET)
     }
 
-    /// Ends waits and the stream: with [`ENODEV`] when the device goes, else with [`ENOENT`].
+    /// Ends waits: with [`ENODEV`] when the device goes, else with [`ENOENT`].
     pub(super) fn close(&self, err: Error) {
         let why = if err == ENODEV {
             Failure::Removed

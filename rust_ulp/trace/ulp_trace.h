@@ -207,19 +207,6 @@ TRACE_EVENT(rust_ulp_deliver,
 		  __entry->user_data, __entry->tail, __entry->unread, __entry->woke)
 );
 
-/* A stream of io_uring copied completions from the ring. */
-TRACE_EVENT(rust_ulp_stream,
-	TP_PROTO(u32 cq, u32 count),
-	TP_ARGS(cq, count),
-	TP_STRUCT__entry(
-		__field(u32, cq) __field(u32, count)
-	),
-	TP_fast_assign(
-		__entry->cq = cq; __entry->count = count;
-	),
-	TP_printk("cq=0x%x count=%u", __entry->cq, __entry->count)
-);
-
 /* A command of io_uring was issued, with @count requests, the first for @queue. */
 TRACE_EVENT(rust_ulp_uring,
 	TP_PROTO(u32 file, u32 op, u32 queue, u32 count),

@@ -100,7 +100,6 @@ numbers! {
     u32: URING_REQUEST = io(0x80);
     u32: URING_BATCH = io(0x81);
     u32: URING_CANCEL = io(0x82);
-    u32: URING_STREAM = io(0x83);
     u32: URING_KICK = io(0x84);
     i32: URING_FAILED = -1024;
     u32: URING_RING = 1 << 0;
@@ -379,10 +378,6 @@ abi! {
     /// Is the command of RUST_ULP_URING_CANCEL.
     struct UringCancel = rust_ulp_uring_cancel, 16 bytes {
         @0 user_data: u64, @8 queue: u32, @12 flags: u32
-    }
-    /// Is the command of RUST_ULP_URING_STREAM.
-    struct UringStream = rust_ulp_uring_stream, 16 bytes {
-        @0 cq: u32, @4 flags: u32, @8 reserved: u64
     }
     /// Is the command of RUST_ULP_URING_KICK.
     struct UringKick = rust_ulp_uring_kick, 8 bytes {

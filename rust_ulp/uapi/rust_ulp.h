@@ -1431,7 +1431,7 @@ struct rust_ulp_srq_query {
  * struct rust_ulp_destroy - destroys an object
  * @handle: [in; handle] Object of any type; EBUSY while other objects use it.
  *
- * Other threads that wait for the object, and the stream of a completion queue, get ENOENT.
+ * Other threads that wait for the object get ENOENT.
  */
 struct rust_ulp_destroy {
 	__u32 size;
@@ -2292,8 +2292,6 @@ struct rust_ulp_ring {
 #define RUST_ULP_URING_BATCH	_IO(RUST_ULP_IOC_MAGIC, 0x81)
 /* CANCEL: struct rust_ulp_uring_cancel; the result is the number of canceled requests. */
 #define RUST_ULP_URING_CANCEL	_IO(RUST_ULP_IOC_MAGIC, 0x82)
-/* A stream of the completions of a queue: struct rust_ulp_uring_stream. */
-#define RUST_ULP_URING_STREAM	_IO(RUST_ULP_IOC_MAGIC, 0x83)
 /* KICK without a wait: struct rust_ulp_uring_kick; the result is the number of posted requests. */
 #define RUST_ULP_URING_KICK	_IO(RUST_ULP_IOC_MAGIC, 0x84)
 
@@ -2358,38 +2356,6 @@ struct rust_ulp_uring_cancel {
 	__aligned_u64 user_data;
 	__u32 queue;
 	__u32 flags;
-};
-
-/*
- * Errnos of URING_STREAM:
- *
- *  EBUSY       the completion queue has a stream
- *  ENOBUFS     no buffer is left: provide buffers and start the stream again; no completion is lost
- *  ENODEV      the device was removed
- *  ECANCELED, EBADF  of io_uring
- *  ENOENT, EBADFD  a shared cause
- *  EOPNOTSUPP  delivery by the caller alone: nobody fills the ring; of io_uring
- */
-
-/**
- * struct rust_ulp_uring_stream - is the command of RUST_ULP_URING_STREAM
- * @cq: [in; handle] Completion queue.
- *
- * The command is multishot (IORING_URING_CMD_MULTISHOT) and has a group of provided buffers. The
- * kernel copies completions from the ring of @cq to the buffers, as many whole struct rust_ulp_cqe
- * as are available and fit. The result is the number of bytes. From the first stream on, the kernel
- * is the consumer of the ring and ignores @head.
- *
- * A result above 0 without IORING_CQE_F_MORE ends the stream: io_uring's CQ had no room. It has no
- * buffer ID; the bytes are in the next buffer of the group. A new stream continues.
- *
- * ENOBUFS: no buffer is left; a new stream continues, and no completion is lost. EBUSY: the queue
- * already has a stream. ENODEV: the device was removed. ENOENT: the queue was destroyed.
- */
-struct rust_ulp_uring_stream {
-	__u32 cq;
-	__u32 flags;
-	__aligned_u64 reserved;
 };
 
 /*

@@ -211,7 +211,6 @@ N = {
     "URING_REQUEST": 49024,
     "URING_BATCH": 49025,
     "URING_CANCEL": 49026,
-    "URING_STREAM": 49027,
     "URING_KICK": 49028,
     "URING_FAILED": -1024,
     "URING_RING": 1,
@@ -925,13 +924,6 @@ struct(
     user_data=c_uint64,
     queue=c_uint32,
     flags=c_uint32,
-)
-struct(
-    "uring_stream",
-    "",
-    cq=c_uint32,
-    flags=c_uint32,
-    reserved=c_uint64,
 )
 struct(
     "uring_kick",

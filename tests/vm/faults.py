@@ -110,9 +110,7 @@ def case(part, commands, name=None, **how):
 def missing(cases):
     """The commands of the header that none of the cases is of."""
     want = {n[4:] for n in N if n.startswith("IOC_") and n != "IOC_MAGIC"}
-    want |= {
-        n for n in N if n in ("KICK", "URING_REQUEST", "URING_BATCH", "URING_CANCEL", "URING_STREAM", "URING_KICK")
-    }
+    want |= {n for n in N if n in ("KICK", "URING_REQUEST", "URING_BATCH", "URING_CANCEL", "URING_KICK")}
     return sorted(want - {c for case in cases for c in case.commands})
 
 
@@ -1120,10 +1118,10 @@ class Uring:
             cq[5],
         )
 
-    def prepare(self, fd, op, command, _undo, flags=0, how=0):
-        """Puts one entry there: IORING_OP_URING_CMD, with these flags of an entry and of a command."""
+    def prepare(self, fd, op, command, _undo, flags=0):
+        """Puts one entry there: IORING_OP_URING_CMD, with these flags."""
         at = self.sq_tail.value & self.sq_mask
-        sqe = struct.pack("=BBHiQQIIQHHi", 46, flags, 0, fd, op, 0, 0, how, 1, 0, 0, 0) + command
+        sqe = struct.pack("=BBHiQQIIQHHi", 46, flags, 0, fd, op, 0, 0, 0, 1, 0, 0, 0) + command
         self.sqes[at * self.sqe : (at + 1) * self.sqe] = sqe.ljust(self.sqe, b"\0")
         self.word(self.array + 4 * at).value = at
         self.sq_tail.value = (self.sq_tail.value + 1) & 0xFFFFFFFF
@@ -1242,40 +1240,6 @@ def _(w):
     w.file.submit([qp.wr("RECV", w.a.buffer, 0, 64) for _ in range(2)])
     got = S["uring_cancel"](queue=qp.handle, flags=N["CANCEL_ALL"])
     return N["URING_CANCEL"], bytes(got), lambda: (w.file.destroy(qp.handle), w.cq.reap())
-
-
-@uring("URING_STREAM", good=lambda res: res == -errno.ENOBUFS, allowed=("EAGAIN", "EINVAL"))
-def _(w):
-    """Without a buffer it ends as soon as there is a completion: here at once."""
-    cq = w.file.call("CQ_CREATE", entries=4).handle
-    qp = w.file.call(
-        "QP_CREATE",
-        pd=w.pd,
-        send_cq=cq,
-        recv_cq=cq,
-        qp_type=N["QPT_RC"],
-        max_send_wr=1,
-        max_recv_wr=1,
-        max_send_sge=1,
-        max_recv_sge=1,
-    ).handle
-    w.file.call(
-        "QP_MODIFY",
-        qp=qp,
-        attr_mask=N["QP_STATE"] | N["QP_PKEY_INDEX"] | N["QP_PORT"] | N["QP_ACCESS_FLAGS"],
-        attr=S["qp_attr"](qp_state=N["QPS_INIT"], port_num=1),
-    )
-    wr = S["wr"](qp=qp, opcode=N["WR_RECV"])
-    w.file.submit([wr])
-    w.file.call("CANCEL", queue=qp, flags=N["CANCEL_ALL"])
-    # IOSQE_BUFFER_SELECT, IORING_URING_CMD_MULTISHOT
-    return (
-        N["URING_STREAM"],
-        bytes(S["uring_stream"](cq=cq)),
-        lambda: (w.file.destroy(qp), w.file.destroy(cq)),
-        1 << 5,
-        1 << 1,
-    )
 
 
 @uring("URING_KICK", good=lambda res: res == 1)

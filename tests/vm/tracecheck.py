@@ -34,7 +34,6 @@ EVENTS = {
     "complete_canceled",
     "uring",
     "uring_cancel",
-    "stream",
 }
 CONTROL = "/proc/dynamic_debug/control"
 
@@ -171,7 +170,6 @@ def test_graph(r):
         "rust_ulp_poll",
         "rust_ulp_uring_cmd",
         "rust_ulp_uring_done",
-        "rust_ulp_uring_run",
         "rust_ulp_post_send",
         "rust_ulp_post_recv",
         "rust_ulp_completion",

@@ -29,9 +29,9 @@ enum Flaw {
     Seen,
     /// The mark of a thread that polls.
     Polled,
-    /// All wake-ups of a stream but the first.
+    /// All signals of an eventfd but the first.
     Woken,
-    /// The wake-ups of a stream.
+    /// The signals of an eventfd.
     Signal,
     /// All entries of a list but the first.
     Room,
@@ -116,34 +116,40 @@ struct DeviceQueue {
     polling: loom::sync::Mutex<()>,
 }
 
-/// Task work that is queued once, and runs in a thread of its own.
-struct Stream {
-    task: Arc<Task>,
+/// An eventfd.
+struct EventFd {
     flaw: Flaw,
+    /// The signals that were not read, and all of them.
+    count: loom::sync::Mutex<(u64, u64)>,
+    signaled: loom::sync::Condvar,
 }
 
-struct Task {
-    queued: loom::sync::Mutex<bool>,
-    added: loom::sync::Condvar,
-    wakeups: AtomicU32,
-}
-
-impl Task {
-    fn new() -> Arc<Self> {
+impl EventFd {
+    fn new(flaw: Flaw) -> Arc<Self> {
         Arc::new(Self {
-            queued: loom::sync::Mutex::new(false),
-            added: loom::sync::Condvar::new(),
-            wakeups: AtomicU32::new(0),
+            flaw,
+            count: loom::sync::Mutex::new((0, 0)),
+            signaled: loom::sync::Condvar::new(),
         })
     }
 
-    /// Sleeps until there is work, and takes it.
-    fn take(&self) {
-        let mut queued = self.queued.lock().unwrap();
-        while !*queued {
-            queued = self.added.wait(queued).unwrap();
+    fn signal(&self) {
+        let mut count = self.count.lock().unwrap();
+        count.1 += 1;
+        if self.flaw == Flaw::Signal || self.flaw == Flaw::Woken && count.1 > 1 {
+            return;
         }
-        *queued = false;
+        count.0 += 1;
+        self.signaled.notify_all();
+    }
+
+    /// Sleeps until there is a signal, and takes all.
+    fn read(&self) {
+        let mut count = self.count.lock().unwrap();
+        while count.0 == 0 {
+            count = self.signaled.wait(count).unwrap();
+        }
+        count.0 = 0;
     }
 }
 
@@ -267,8 +273,7 @@ impl Drop for Guard<'_> {
 impl CqRing for Ring {
     type Entry = u64;
     type Word = Word;
-    type EventFd = ();
-    type Stream = Stream;
+    type EventFd = Arc<EventFd>;
     type Polls = AtomicU32;
     type Guard<'a> = Guard<'a>;
     type Error = Failure;
@@ -309,16 +314,8 @@ impl CqRing for Ring {
         self.pollers.notify_all();
     }
 
-    fn signal(_eventfd: &()) {}
-
-    fn wake_stream(stream: &Stream) {
-        let first = stream.task.wakeups.fetch_add(1, Ordering::Relaxed) == 0;
-        if stream.flaw == Flaw::Signal || stream.flaw == Flaw::Woken && !first {
-            return;
-        }
-        let before = std::mem::replace(&mut *stream.task.queued.lock().unwrap(), true);
-        assert!(!before, "task work was queued twice");
-        stream.task.added.notify_all();
+    fn signal(eventfd: &Arc<EventFd>) {
+        eventfd.signal();
     }
 
     fn has_failed(&self) -> bool {
@@ -394,14 +391,6 @@ impl Ring {
         fence(Ordering::SeqCst);
         self.wake_waiters();
         self.wake_pollers();
-    }
-
-    fn stream(&self, task: &Arc<Task>) {
-        let stream = Stream {
-            task: task.clone(),
-            flaw: self.flaw,
-        };
-        assert_eq!(self.begin_stream(stream), Ok(()));
     }
 }
 
@@ -642,59 +631,25 @@ fn polled_before_it_was_made() {
     });
 }
 
-/// Has the stream look at the ring until it ends. Returns with what it does.
-fn streams(ring: &Ring, task: &Task, next: &mut u64) -> Failure {
-    loop {
-        task.take();
-        loop {
-            match ring.poll_stream() {
-                Err(err) => return err,
-                Ok(false) => break,
-                Ok(true) => (),
-            }
-            let mut count = 0;
-            for slot in ring.oldest(u32::MAX) {
-                assert_eq!(ring.entries.read(slot), *next);
-                *next += 1;
-                count += 1;
-            }
-            ring.set_copied(count);
-            assert_eq!(ring.take_copied(), count);
-        }
-    }
-}
-
-/// A stream takes all, until the device goes.
-fn is_streamed(count: u64, flaw: Flaw) {
+/// A thread reads an eventfd, and takes what is there, until the device goes.
+fn is_signaled(count: u64, flaw: Flaw) {
     check(move || {
         let ring = ring(2, flaw);
-        let task = Task::new();
+        let eventfd = EventFd::new(flaw);
+        assert_eq!(ring.set_eventfd(Some(eventfd.clone())), Ok(()));
         let device = spawn(&ring, move |ring| {
             complete(ring, count);
             ring.end_all(Failure::Removed);
         });
-        ring.stream(&task);
-        let mut next = 1;
-        assert_eq!(streams(&ring, &task, &mut next), Failure::Removed);
+        let (mut consumer, mut next) = (Consumer::new(2).unwrap(), 1);
+        let mut is_dead = false;
+        while !is_dead {
+            eventfd.read();
+            is_dead = ring.header.flags.load_acquire() & Ring::DEAD != 0;
+            drain(&ring, &mut consumer, &mut next);
+        }
         assert_eq!(next, count + 1);
         device.join().unwrap();
-    });
-}
-
-/// A stream is canceled while something comes.
-fn is_streamed_no_more() {
-    check(|| {
-        let ring = ring(2, Flaw::Nothing);
-        let task = Task::new();
-        ring.stream(&task);
-        let device = spawn(&ring, |ring| complete(ring, 1));
-        let other = spawn(&ring, |ring| ring.cancel_stream(|_| true));
-        let mut next = 1;
-        assert_eq!(streams(&ring, &task, &mut next), Failure::Canceled);
-        device.join().unwrap();
-        other.join().unwrap();
-        // What it has not taken is there for the next one.
-        assert_eq!(u64::from(ring.unread()), 2 - next);
     });
 }
 
@@ -744,7 +699,7 @@ fn fails_while_polled() {
     });
 }
 
-const SCENARIOS: [(&str, fn()); 26] = [
+const SCENARIOS: [(&str, fn()); 25] = [
     ("serves", || serves_and_takes(2, Flaw::Nothing)),
     ("serves another", || serves_another(Flaw::Nothing)),
     ("without call", || serves_and_takes(2, Flaw::Called)),
@@ -759,10 +714,9 @@ const SCENARIOS: [(&str, fn()); 26] = [
     ("polls", || polls_and_takes(3, Flaw::Nothing)),
     ("polled before", polled_before_it_was_made),
     ("removed", is_removed),
-    ("streamed", || is_streamed(2, Flaw::Nothing)),
-    ("stream canceled", is_streamed_no_more),
-    ("without woken", || is_streamed(2, Flaw::Woken)),
-    ("without signal", || is_streamed(2, Flaw::Signal)),
+    ("signaled", || is_signaled(2, Flaw::Nothing)),
+    ("without woken", || is_signaled(2, Flaw::Woken)),
+    ("without signal", || is_signaled(2, Flaw::Signal)),
     ("fails", fails),
     ("fails served", fails_while_served),
     ("fails polled", fails_while_polled),
@@ -881,15 +835,10 @@ fn removal_ends_a_wait() {
 }
 
 #[test]
-fn a_stream_gets_all() {
-    passes("streamed");
+fn an_eventfd_announces_all() {
+    passes("signaled");
     hangs("without woken");
     hangs("without signal");
-}
-
-#[test]
-fn a_stream_that_is_canceled_ends() {
-    passes("stream canceled");
 }
 
 #[test]

@@ -224,7 +224,6 @@ fn commands_begin_with_size_and_flags() {
         // What goes into an entry of io_uring.
         "uring_batch",
         "uring_cancel",
-        "uring_stream",
         "uring_kick",
     ];
     for (c_name, size, layout, _) in abi::STRUCTS {

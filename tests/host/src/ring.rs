@@ -42,8 +42,6 @@ enum Step {
     Near(i32),
     Refresh,
     Publish,
-    /// The producer takes so many back itself.
-    TakeBack(u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -52,7 +50,6 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (-40i32..40).prop_map(Step::Near),
         3 => Just(Step::Refresh),
         4 => Just(Step::Publish),
-        1 => (0u32..40).prop_map(Step::TakeBack),
     ]
 }
 
@@ -85,11 +82,6 @@ proptest! {
                         believed = said;
                     }
                     prop_assert_eq!(unread, written.wrapping_sub(believed));
-                }
-                Step::TakeBack(count) => {
-                    prop_assert_eq!(producer.oldest(), believed % len);
-                    producer.take_back(count);
-                    believed = believed.wrapping_add(count.min(written.wrapping_sub(believed)));
                 }
                 Step::Publish => {
                     let room = written.wrapping_sub(believed) < len;

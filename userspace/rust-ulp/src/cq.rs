@@ -15,7 +15,6 @@ use crate::sys::{Command, RingMap};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -92,8 +91,6 @@ struct Inner {
     device: Arc<DeviceInner>,
     entries: u32,
     delivery: Delivery,
-    /// `STREAM_*`.
-    stream: AtomicU32,
 }
 
 /// What failed when a wait did.
@@ -101,15 +98,6 @@ const WAITING: &str = "SUBMIT (waiting)";
 
 /// The longest time of busy polling: @busy_poll_us of the header.
 const MAX_BUSY_POLL_US: u32 = 10_000;
-
-/// The process reads the ring.
-const STREAM_NONE: u32 = 0;
-/// The kernel reads it, for a ring of io_uring.
-#[cfg(feature = "io-uring")]
-const STREAM_BEGUN: u32 = 1;
-/// The kernel has read it: so the process cannot.
-#[cfg(feature = "io-uring")]
-const STREAM_ENDED: u32 = 2;
 
 /// A queue in which requests report their end, mapped into this process.
 ///
@@ -187,7 +175,6 @@ impl Cq {
                     abi::DELIVER_CALLER => Delivery::Caller,
                     _ => Delivery::Default,
                 },
-                stream: AtomicU32::new(STREAM_NONE),
             }),
         })
     }
@@ -208,7 +195,6 @@ impl Cq {
     ///
     /// Once nothing is left to take: [`Error::CqOverflow`] if completions were lost,
     /// [`Error::CqFailed`] if the queue failed, [`Error::DeviceGone`] if nothing more will come.
-    /// [`Error::Streamed`] if a ring of io_uring is its reader.
     pub fn poll(&self) -> Result<Option<Completion>> {
         let mut one = None;
         self.take(1, |completion| one = Some(completion))?;
@@ -232,7 +218,6 @@ impl Cq {
 
     /// Takes up to `max` completions, the oldest first, and returns how many there were.
     fn take(&self, max: usize, mut each: impl FnMut(Completion)) -> Result<usize> {
-        self.is_ours()?;
         let ring = &self.inner.ring;
         let mut n = 0;
         {
@@ -259,30 +244,6 @@ impl Cq {
             self.health()?;
         }
         Ok(n)
-    }
-
-    /// [`Error::Streamed`] if the kernel is its reader, or was.
-    fn is_ours(&self) -> Result<()> {
-        match self.inner.stream.load(Ordering::Relaxed) {
-            STREAM_NONE => Ok(()),
-            _ => Err(Error::Streamed),
-        }
-    }
-
-    /// From now on the kernel reads it, for one ring of io_uring. [`Error::Streamed`] if it does so
-    /// for another.
-    #[cfg(feature = "io-uring")]
-    pub(crate) fn begin_stream(&self) -> Result<()> {
-        match self.inner.stream.swap(STREAM_BEGUN, Ordering::Relaxed) {
-            STREAM_BEGUN => Err(Error::Streamed),
-            _ => Ok(()),
-        }
-    }
-
-    /// That is over: another ring may begin.
-    #[cfg(feature = "io-uring")]
-    pub(crate) fn end_stream(&self) {
-        self.inner.stream.store(STREAM_ENDED, Ordering::Relaxed);
     }
 
     /// What the ring's flags say, when it is empty.
@@ -342,7 +303,6 @@ impl Cq {
     }
 
     pub(crate) fn wait_until(&self, n: u32, deadline: &Deadline) -> Result<u32> {
-        self.is_ours()?;
         if n > self.inner.entries {
             return Err(Error::Range {
                 what: "completions to wait for",

@@ -302,10 +302,6 @@ pub enum Error {
         what: &'static str,
     },
 
-    /// Completions of the queue come through a ring of io_uring: `uring::Ring::stream`.
-    #[error("a ring of io_uring is the completion queue's reader, and nobody else can be: take what it gives")]
-    Streamed,
-
     /// The deadline passed. After [`Cq::wait`](crate::Cq::wait) and the like, what was posted stays
     /// posted.
     #[error(
@@ -437,7 +433,7 @@ impl Error {
             Self::NoDevice { .. } | Self::NoUsableGid { .. } => ErrorKind::NotFound,
             Self::Access { .. } | Self::ReadOnly => ErrorKind::PermissionDenied,
             Self::QueueFull => ErrorKind::WouldBlock,
-            Self::Busy { .. } | Self::Streamed => ErrorKind::Busy,
+            Self::Busy { .. } => ErrorKind::Busy,
             Self::Timeout { .. } => ErrorKind::TimedOut,
             Self::NotConnected | Self::GrantEnded => ErrorKind::NotConnected,
             Self::Refused(_) | Self::Rejected(_) => ErrorKind::ConnectionRefused,

@@ -363,13 +363,6 @@ pub(crate) struct Uring {
     owner: Process,
     /// Entries that go into the ring together.
     staged: Vec<io_uring::squeue::Entry128>,
-    /// Buffers for streams; the index is the number of the group.
-    groups: Vec<Buffers>,
-    /// Whether the ring has entries that the kernel was not told of, because telling it failed.
-    owed: bool,
-    /// Makes the next `enter` fail.
-    #[cfg(test)]
-    pub(crate) failing: bool,
 }
 
 /// What a completion of a [`Uring`] says.
@@ -379,91 +372,10 @@ pub(crate) struct UringCqe {
     pub(crate) user_data: u64,
     pub(crate) res: i32,
     pub(crate) extra: u64,
-    /// The buffer that was filled.
-    pub(crate) buffer: Option<u16>,
-    /// The entry completes again.
-    pub(crate) more: bool,
-}
-
-/// Memory that a stream copies completions to, and the ring by which the kernel gets it.
-///
-/// The first page is that ring, whose entries are two words: an address; and length, number, and,
-/// of the first one, the ring's tail. The buffers are the pages after it.
-#[cfg(feature = "io-uring")]
-struct Buffers {
-    map: Mapping,
-    tail: u16,
-    /// The number in the first entry, which shares a word with the tail.
-    first: u16,
-}
-
-#[cfg(feature = "io-uring")]
-impl Buffers {
-    /// A power of two.
-    const COUNT: u16 = 8;
-    /// Bytes of each.
-    const SIZE: u32 = 4096;
-
-    fn new() -> Result<Self, Errno> {
-        let len = u64::from(Self::SIZE).saturating_mul(1 + u64::from(Self::COUNT));
-        Ok(Self {
-            map: Mapping::anonymous(len, false)?,
-            tail: 0,
-            first: 0,
-        })
-    }
-
-    /// Where the ring begins.
-    fn address(&self) -> u64 {
-        address_of(self.map.words())
-    }
-
-    /// The word of buffer `id` that is number `index`, from the ring on.
-    fn word_of(id: u16) -> usize {
-        (usize::from(id) + 1).saturating_mul(Self::SIZE as usize / 8)
-    }
-
-    /// The second word of an entry.
-    fn rest(id: u16, tail: u16) -> u64 {
-        let ([a, b, c, d], [e, f], [g, h]) = (
-            Self::SIZE.to_ne_bytes(),
-            id.to_ne_bytes(),
-            tail.to_ne_bytes(),
-        );
-        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
-    }
-
-    /// Gives buffer `id`, which is one of [`Self::COUNT`] and not the kernel's, to it.
-    fn give(&mut self, id: u16) {
-        let slot = usize::from(self.tail % Self::COUNT);
-        let words = self.map.words();
-        let address = address_of(words.get(Self::word_of(id)..).unwrap_or_default());
-        if let Some([first, second]) = words.get(2 * slot..).and_then(|at| at.first_chunk()) {
-            first.store(address, Ordering::Relaxed);
-            if slot == 0 {
-                self.first = id;
-            } else {
-                second.store(Self::rest(id, 0), Ordering::Relaxed);
-            }
-        }
-        self.tail = self.tail.wrapping_add(1);
-        if let Some(second) = words.get(1) {
-            second.store(Self::rest(self.first, self.tail), Ordering::Release);
-        }
-    }
-
-    /// Copies completion `index` of buffer `id` out.
-    fn entry(&self, id: u16, index: u32) -> Option<abi::Cqe> {
-        let first = Self::word_of(id).checked_add((index as usize).checked_mul(CQE_WORDS)?)?;
-        copy_cqe(self.map.words(), first)
-    }
 }
 
 #[cfg(feature = "io-uring")]
 impl Uring {
-    /// Most completions that a stream makes before some of its buffers are given back.
-    pub(crate) const STREAM_ENTRIES: usize = Buffers::COUNT as usize + 1;
-
     /// Sets a ring up, with a thread of the kernel's that takes the entries if `idle_ms` says how
     /// long it looks for them before it sleeps. With `single_issuer` only this thread may use it,
     /// if the kernel takes that.
@@ -493,10 +405,6 @@ impl Uring {
             ring: ManuallyDrop::new(ring),
             owner: Process::this(),
             staged,
-            groups: Vec::new(),
-            owed: false,
-            #[cfg(test)]
-            failing: false,
         })
     }
 
@@ -536,8 +444,7 @@ impl Uring {
             // SAFETY: What a command of /dev/rust_ulp has addresses of, the kernel reads and does
             // not write, and copies: a wrong one is an EFAULT, or a request with other bytes of
             // this process in it. Where the data is, it names by handles of the kernel's.
-            // `crate::uring` keeps what is read. A stream writes to buffers that `provide` has
-            // registered.
+            // `crate::uring` keeps what is read.
             if unsafe { queue.push_multiple(&self.staged) }.is_err() {
                 return false;
             }
@@ -550,116 +457,18 @@ impl Uring {
     /// Has the kernel take what is in the ring, if it does not do so by itself. After an error the
     /// entries stay in the ring, and the next call submits them.
     pub(crate) fn enter(&mut self) -> std::io::Result<()> {
-        self.owed = true;
-        #[cfg(test)]
-        if std::mem::take(&mut self.failing) {
-            return Err(Errno::EBUSY.into());
-        }
         loop {
             match self.ring.submit() {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                 Err(error) => return Err(error),
-                Ok(_) => {
-                    self.owed = false;
-                    return Ok(());
-                }
+                Ok(_) => return Ok(()),
             }
         }
-    }
-
-    /// Whether an [`Self::enter`] has failed since the last one that succeeded.
-    pub(crate) fn owed(&self) -> bool {
-        self.owed
     }
 
     /// Completions that can be taken.
     pub(crate) fn ready(&mut self) -> usize {
         self.ring.completion().len()
-    }
-
-    /// Makes buffers for a stream; the number of their group.
-    pub(crate) fn provide(&mut self) -> std::io::Result<u16> {
-        let group = u16::try_from(self.groups.len()).map_err(|_| Errno::ENOSPC)?;
-        let mut buffers = Buffers::new()?;
-        for id in 0..Buffers::COUNT {
-            buffers.give(id);
-        }
-        let address = buffers.address();
-        // SAFETY: The ring of the group stands there, aligned to a page, and stays until `drop` has
-        // taken the group away, or for ever. The kernel writes only to buffers that were given to
-        // it, with addresses in the same mapping, and whoever reads them does so as words.
-        unsafe {
-            self.ring
-                .submitter()
-                .register_buf_ring_with_flags(address, Buffers::COUNT, group, 0)
-        }?;
-        self.groups.push(buffers);
-        Ok(group)
-    }
-
-    /// Copies completion `index` of a buffer that was filled out.
-    pub(crate) fn streamed(&self, group: u16, id: u16, index: u32) -> Option<abi::Cqe> {
-        self.groups.get(usize::from(group))?.entry(id, index)
-    }
-
-    /// Gives a buffer that was filled back to the kernel.
-    pub(crate) fn give_back(&mut self, group: u16, id: u16) {
-        if let Some(buffers) = self.groups.get_mut(usize::from(group)) {
-            if id < Buffers::COUNT {
-                buffers.give(id);
-            }
-        }
-    }
-
-    /// The command that streams the completions of `cq` into buffers of `group`.
-    fn stream_entry(
-        file: RawFd,
-        cq: u32,
-        group: u16,
-        user_data: u64,
-    ) -> io_uring::squeue::Entry128 {
-        type Entry = io_uring::squeue::Entry128;
-        const _: () = assert!(size_of::<Entry>() == 128);
-        let mut cmd = [0; 80];
-        for (to, from) in cmd.iter_mut().zip(cq.to_ne_bytes()) {
-            *to = from;
-        }
-        let file = io_uring::types::Fd(file);
-        let entry = io_uring::opcode::UringCmd80::new(file, abi::URING_STREAM).cmd(cmd);
-        let entry = entry.build().user_data(user_data);
-        let entry = entry.flags(io_uring::squeue::Flags::BUFFER_SELECT);
-        // SAFETY: An entry is those 128 bytes: struct io_uring_sqe of the kernel.
-        let mut bytes = unsafe { std::mem::transmute::<Entry, [u8; 128]>(entry) };
-        // uring_cmd_flags = IORING_URING_CMD_MULTISHOT, and buf_group: the io-uring crate has no
-        // way to say so.
-        let fields = [(28, [2, 0]), (40, group.to_ne_bytes())];
-        for (at, value) in fields {
-            for (to, from) in bytes.iter_mut().skip(at).zip(value) {
-                *to = from;
-            }
-        }
-        // SAFETY: As above; all of them may have any value.
-        unsafe { std::mem::transmute::<[u8; 128], Entry>(bytes) }
-    }
-
-    /// Adds a stream to what goes into the ring next. There is room for [`Self::entries`].
-    pub(crate) fn stage_stream(&mut self, file: RawFd, cq: u32, group: u16, user_data: u64) {
-        self.staged
-            .push(Self::stream_entry(file, cq, group, user_data));
-    }
-
-    /// Puts a stream into the ring again, before what was added: [`Self::enter`] has the kernel
-    /// take it. Returns false when there is no room.
-    pub(crate) fn restart_stream(
-        &mut self,
-        file: RawFd,
-        cq: u32,
-        group: u16,
-        user_data: u64,
-    ) -> bool {
-        let entry = Self::stream_entry(file, cq, group, user_data);
-        // SAFETY: The command has no addresses. The buffers of the group are those of `provide`.
-        unsafe { self.ring.submission().push(&entry) }.is_ok()
     }
 
     /// Sleeps until there are `min` completions, a signal comes, or the time is over, and returns
@@ -693,8 +502,6 @@ impl Uring {
             user_data: entry.user_data(),
             res: entry.result(),
             extra,
-            buffer: io_uring::cqueue::buffer_select(entry.flags()),
-            more: io_uring::cqueue::more(entry.flags()),
         })
     }
 
@@ -709,18 +516,10 @@ impl Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         if self.owner != Process::this() {
-            // A child has the descriptor, but not the memory, which is marked not to be inherited;
-            // and the registrations are the parent's. SAFETY: The ring is not dropped here or
-            // later: nothing else closes its descriptor.
+            // A child has the descriptor, but not the memory, which is marked not to be inherited.
+            // SAFETY: The ring is not dropped here or later: nothing else closes its descriptor.
             drop(unsafe { OwnedFd::from_raw_fd(self.ring.as_raw_fd()) });
             return;
-        }
-        for (group, buffers) in (0..).zip(std::mem::take(&mut self.groups)) {
-            // Copying takes the lock of the ring, and so does this: after it nothing is written any
-            // more, though the stream may end later.
-            if self.ring.submitter().unregister_buf_ring(group).is_err() {
-                std::mem::forget(buffers);
-            }
         }
         // SAFETY: This is the only place that drops it, and nothing uses it afterwards.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
@@ -1177,14 +976,17 @@ mod tests {
             return; // this machine has no io_uring
         };
         let mut ring = Some(ring);
-        let group = ring.as_mut().unwrap().provide().unwrap();
         assert!(holds_in_child(|| {
             drop(ring.take());
             true
         }));
-        let ring = ring.unwrap();
-        // The buffers are still registered.
-        ring.ring.submitter().unregister_buf_ring(group).unwrap();
+        // The parent's is as it was.
+        let mut ring = ring.unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        ring.stage(file.as_raw_fd(), 0, [0; 80], 7);
+        assert!(ring.put());
+        ring.wait(1, Duration::from_secs(20)).unwrap();
+        assert_eq!(ring.next().map(|cqe| cqe.user_data), Some(7));
     }
 }
 

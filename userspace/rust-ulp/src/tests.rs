@@ -1847,7 +1847,7 @@ fn an_error_of_each_variant_has_its_kind() {
     named(ErrorKind::WouldBlock, Error::QueueFull);
     named(ErrorKind::NotConnected, Error::NotConnected);
     named(ErrorKind::DeviceGone, Error::DeviceGone);
-    named(ErrorKind::Busy, Error::Streamed);
+    named(ErrorKind::Busy, Error::Busy { what });
     named(ErrorKind::CqFailed, Error::CqOverflow { dropped: 1 });
     named(ErrorKind::Protocol, Error::Stream { what });
     named(

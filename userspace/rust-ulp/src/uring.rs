@@ -26,10 +26,9 @@
 //! pairs of any devices. Rings and [`Qp::post`](crate::Qp::post) may post to one queue pair at the
 //! same time; requests are in the order in which the kernel takes them.
 //!
-//! [`Ring::stream`] has the completions of a completion queue come through the ring, too: those of
-//! receives, above all. One loop then takes all completions, without a system call for each.
 //! [`DeviceBatch::post_by`] only posts through the ring: its requests complete in their completion
-//! queues, as those of calls do.
+//! queues, as those of calls do. One loop takes all completions: it sleeps in `poll` or `epoll` on
+//! the ring ([`AsFd`]) and on [`Cq::eventfd`](crate::Cq::eventfd) of each completion queue.
 //!
 //! The ring keeps what a request refers to until it has completed: its buffers, its device, and
 //! copies of its elements and inline bytes. A program may drop or forget a ring with requests in
@@ -40,14 +39,13 @@ use crate::ah::AddressHandle;
 use crate::batch::{refused_error, DeviceBatch, Storage};
 use crate::buffer::{Buffer, LocalSlice};
 use crate::completion::Completion;
-use crate::cq::{Cq, Delivery};
 use crate::deadline::Deadline;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
 use crate::submit_ring::SubmitRing;
-use crate::sys::{self, Uring, UringCqe};
+use crate::sys::{self, Uring};
 use crate::wr::{Local, Request, RequestFor, Target};
 use nix::errno::Errno;
 use std::fmt;
@@ -112,36 +110,8 @@ impl RingBuilder {
             uring,
             slots: (0..slots).map(|_| Slot::default()).collect(),
             free: (0..slots).rev().collect(),
-            reserved: 0,
-            streams: Vec::new(),
-            filled: None,
         })
     }
-}
-
-/// Marks the `user_data` of an entry that is a stream.
-const STREAM: u64 = 1 << 63;
-
-/// Completions of a queue that come through the ring.
-#[derive(Debug)]
-struct Stream {
-    /// [`None`] when it has ended.
-    cq: Option<Cq>,
-    /// Its buffers.
-    group: u16,
-    /// It is to begin again, and the ring had no room for it.
-    idle: bool,
-}
-
-/// A buffer with completions.
-#[derive(Clone, Copy, Debug)]
-struct Filled {
-    /// Index of the stream.
-    stream: usize,
-    buffer: u16,
-    /// The next one, and how many there are.
-    next: u32,
-    count: u32,
 }
 
 /// What an entry refers to, until it has completed.
@@ -169,7 +139,7 @@ struct Memory {
     batch: Storage,
 }
 
-/// A completion of a ring: of a request, of a batch, or of a stream.
+/// A completion of a ring: of a request, or of a batch.
 #[derive(Debug)]
 #[doc(alias = "Finished")]
 #[doc(alias = "io_uring_cqe")]
@@ -177,9 +147,6 @@ struct Memory {
 pub struct Cqe {
     /// The `wr_id` of the request or batch.
     pub wr_id: u64,
-    /// Whether it came by a [`Ring::stream`], posted by this ring or by a call. The end of a stream
-    /// is an error with this flag and the `wr_id` 0.
-    pub streamed: bool,
     /// How it ended; [`Completion::ok`] tells whether a request succeeded. A batch that succeeded
     /// has a completion with its `wr_id` alone. A batch of which a request failed has
     /// [`Error::Batch`] with the first such request; all of it was posted. If nothing was posted,
@@ -197,11 +164,6 @@ pub struct Ring {
     uring: Uring,
     slots: Box<[Slot]>,
     free: Vec<u32>,
-    /// Slots that are not used, so that there is always room for the completions of streams.
-    reserved: usize,
-    streams: Vec<Stream>,
-    /// What is handed out before the next completion is looked at.
-    filled: Option<Filled>,
 }
 
 impl fmt::Debug for Ring {
@@ -382,159 +344,6 @@ impl Ring {
         self.uring.link();
     }
 
-    /// Adds a stream to what [`Self::submit`] submits next. From then on the completions of `cq`,
-    /// and those that are there already, come through this ring in their order, as [`Cqe`] with
-    /// `streamed`. The kernel copies many completions at a time into buffers of the ring, and goes
-    /// on until the ring is dropped.
-    ///
-    /// Nothing else can read the queue from then on: [`Cq::poll`] and the like fail with
-    /// [`Error::Streamed`]. Dropping the ring loses the completions in its buffers; another ring
-    /// can then go on with the queue.
-    ///
-    /// A stream takes the room of nine entries of the ring.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::QueueFull`] without that room; [`Error::Streamed`] if a ring of this process
-    /// streams `cq`; [`Error::Unsupported`] if the module has no io_uring, and with
-    /// [`Delivery::Caller`], with which nothing arrives by itself; [`Error::Sys`] if the kernel
-    /// does not take the buffers. Later failures are in [`Cqe::result`]: [`Error::Busy`] while
-    /// another ring's stream of `cq` has not ended, [`Error::DeviceGone`] when the device is
-    /// removed.
-    pub fn stream(&mut self, cq: &Cq) -> Result<()> {
-        let device = cq.device_inner();
-        device.needs(abi::FEATURE_URING, "io_uring")?;
-        if cq.delivery() == Delivery::Caller {
-            return Err(Error::Unsupported {
-                what: "a stream of a queue that its caller polls",
-            });
-        }
-        let room = self.uring.entries() as usize > self.uring.staged();
-        if !room || self.free.len() <= Uring::STREAM_ENTRIES {
-            return Err(Error::QueueFull);
-        }
-        cq.begin_stream()?;
-        let group = match self.uring.provide() {
-            Ok(group) => group,
-            Err(error) => {
-                cq.end_stream();
-                let errno = error.raw_os_error().map(Errno::from_raw);
-                return Err(Error::sys("io_uring_register", errno.unwrap_or(Errno::EIO)));
-            }
-        };
-        let left = self.free.len() - Uring::STREAM_ENTRIES;
-        self.free.truncate(left);
-        self.reserved += Uring::STREAM_ENTRIES;
-        let number = STREAM | self.streams.len() as u64;
-        let file = device.file().as_fd().as_raw_fd();
-        self.uring.stage_stream(file, cq.handle(), group, number);
-        self.streams.push(Stream {
-            cq: Some(cq.clone()),
-            group,
-            idle: false,
-        });
-        Ok(())
-    }
-
-    /// The next completion of the buffer that is being handed out.
-    fn streamed(&mut self) -> Result<Option<Cqe>> {
-        let Some(filled) = self.filled.take() else {
-            return Ok(None);
-        };
-        let stream = self.streams.get(filled.stream);
-        let (group, cq) = match stream {
-            Some(Stream {
-                group,
-                cq: Some(cq),
-                ..
-            }) => (*group, cq),
-            _ => return Err(Error::CqCorrupt), // it has not ended: that comes after its buffers
-        };
-        let cqe = self.uring.streamed(group, filled.buffer, filled.next);
-        let cqe = cqe.ok_or(Error::CqCorrupt);
-        let finished = cqe.map(|cqe| Completion::new(&cqe, cq.device_inner()));
-        let next = filled.next.saturating_add(1);
-        if next < filled.count {
-            self.filled = Some(Filled { next, ..filled });
-        } else {
-            self.uring.give_back(group, filled.buffer);
-        }
-        let finished = finished?;
-        Ok(Some(Cqe {
-            wr_id: finished.wr_id,
-            streamed: true,
-            result: Ok(finished),
-        }))
-    }
-
-    /// A completion of the stream that is number `index`.
-    fn streams_on(&mut self, index: usize, cqe: &UringCqe) -> Result<Option<Cqe>> {
-        let Some(stream) = self.streams.get_mut(index) else {
-            return Ok(None); // none has such a number
-        };
-        let bytes = u32::try_from(cqe.res).unwrap_or(0);
-        if let (Some(buffer), 1..) = (cqe.buffer, bytes / abi::Cqe::SIZE) {
-            self.filled = Some(Filled {
-                stream: index,
-                buffer,
-                next: 0,
-                count: bytes / abi::Cqe::SIZE,
-            });
-        }
-        if cqe.more {
-            return Ok(None);
-        }
-        match cqe.res.wrapping_neg() {
-            // All buffers were full, and are not any more; or the thread that began it has ended.
-            libc::ENOBUFS | libc::ECANCELED => {
-                stream.idle = true;
-                // What fails here is tried again, and told, when nothing is left to take.
-                let _ = self.resume();
-                Ok(None)
-            }
-            errno => {
-                if let Some(cq) = stream.cq.take() {
-                    cq.end_stream();
-                }
-                Ok(Some(Cqe {
-                    wr_id: 0,
-                    streamed: true,
-                    result: Err(Error::sys("URING_STREAM", Errno::from_raw(errno))),
-                }))
-            }
-        }
-    }
-
-    /// Begins streams again that are to. A stream is put into the ring once, even if the kernel
-    /// cannot be told of it now.
-    fn resume(&mut self) -> Result<()> {
-        let mut begun = self.uring.owed();
-        for (number, stream) in (STREAM..).zip(&mut self.streams) {
-            let Some(cq) = stream.cq.as_ref().filter(|_| stream.idle) else {
-                continue;
-            };
-            let file = cq.device_inner().file().as_fd().as_raw_fd();
-            stream.idle = !self
-                .uring
-                .restart_stream(file, cq.handle(), stream.group, number);
-            begun |= !stream.idle;
-        }
-        if begun {
-            self.uring.enter().map_err(|error| failed(&error))?;
-        }
-        Ok(())
-    }
-
-    /// As if the buffers of all streams had been full, and the kernel could not be told to go on.
-    #[cfg(test)]
-    pub(crate) fn stall(&mut self) {
-        self.uring.discard().for_each(drop);
-        self.streams
-            .iter_mut()
-            .for_each(|stream| stream.idle = true);
-        self.uring.failing = true;
-    }
-
     /// Submits the entries that were added, and returns how many there were.
     ///
     /// # Errors
@@ -551,8 +360,7 @@ impl Ring {
     }
 
     /// Submits the entries that were added and sleeps until there are `min` completions to take, by
-    /// one system call. Returns how many entries were submitted. The completions that a stream puts
-    /// into one buffer count as one.
+    /// one system call. Returns how many entries were submitted.
     ///
     /// # Errors
     ///
@@ -560,9 +368,7 @@ impl Ring {
     /// completions within `timeout`: everything was submitted.
     pub fn submit_and_wait(&mut self, min: u32, timeout: Duration) -> Result<usize> {
         let count = self.uring.staged();
-        // What is handed out is there already.
-        let here = usize::from(self.filled.is_some());
-        let wanted = (min as usize).saturating_sub(here);
+        let wanted = min as usize;
         if self.uring.ready() >= wanted {
             return self.submit();
         }
@@ -589,50 +395,30 @@ impl Ring {
         }
     }
 
-    /// Takes the oldest completion, if there is one. Makes a system call only when all buffers of a
-    /// stream were full, or as [`RingBuilder::single_issuer`] says.
+    /// Takes the oldest completion, if there is one. Makes a system call only as
+    /// [`RingBuilder::single_issuer`] says.
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] if a stream cannot go on.
+    /// [`Error::Sys`] if that call fails.
     pub fn poll(&mut self) -> Result<Option<Cqe>> {
-        match self.next()? {
-            None => self.resume().map(|()| None),
-            finished => Ok(finished),
-        }
-    }
-
-    /// Takes the oldest completion, if there is one.
-    fn next(&mut self) -> Result<Option<Cqe>> {
-        let mut refreshed = false;
-        loop {
-            if let Some(finished) = self.streamed()? {
-                return Ok(Some(finished));
+        let cqe = match self.uring.next() {
+            None => {
+                self.uring.refresh().map_err(|error| failed(&error))?;
+                self.uring.next()
             }
-            let cqe = match self.uring.next() {
-                None if refreshed => return Ok(None),
-                None => {
-                    self.uring.refresh().map_err(|error| failed(&error))?;
-                    refreshed = true;
-                    continue;
-                }
-                Some(cqe) => cqe,
-            };
-            if cqe.user_data & STREAM != 0 {
-                let index = usize::try_from(cqe.user_data & !STREAM).unwrap_or(usize::MAX);
-                if let Some(finished) = self.streams_on(index, &cqe)? {
-                    return Ok(Some(finished));
-                }
-                continue;
-            }
-            let index = u32::try_from(cqe.user_data).unwrap_or(u32::MAX);
-            let Some(slot) = self.slots.get_mut(index as usize) else {
-                return Ok(None); // none has such a number
-            };
-            let finished = slot.finish(cqe.res, cqe.extra);
-            self.free.push(index);
-            return Ok(Some(finished));
-        }
+            cqe => cqe,
+        };
+        let Some(cqe) = cqe else {
+            return Ok(None);
+        };
+        let index = u32::try_from(cqe.user_data).unwrap_or(u32::MAX);
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return Ok(None); // none has such a number
+        };
+        let finished = slot.finish(cqe.res, cqe.extra);
+        self.free.push(index);
+        Ok(Some(finished))
     }
 
     /// Takes the oldest completion, sleeping until there is one. Does not submit entries.
@@ -656,9 +442,9 @@ impl Ring {
         }
     }
 
-    /// Returns how many entries were added and have not completed, without streams.
+    /// Returns how many entries were added and have not completed.
     pub fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len() - self.reserved
+        self.slots.len() - self.free.len()
     }
 }
 
@@ -676,8 +462,8 @@ impl DeviceBatch<'_> {
     }
 
     /// Adds the posting of the batch to a ring as one entry, which completes as soon as the requests
-    /// are posted. The requests complete in their completion queues, which [`Ring::stream`] may bring
-    /// to the ring. `wr_id` is the number of the entry; its result is that of [`Self::submit`].
+    /// are posted. The requests complete in their completion queues. `wr_id` is the number of the
+    /// entry; its result is that of [`Self::submit`].
     ///
     /// # Errors
     ///
@@ -699,9 +485,6 @@ impl AsFd for Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        for cq in self.streams.iter().filter_map(|stream| stream.cq.as_ref()) {
-            cq.end_stream();
-        }
         for index in self.uring.discard() {
             let slot = usize::try_from(index).ok();
             if let Some(slot) = slot.and_then(|index| self.slots.get_mut(index)) {
@@ -712,7 +495,7 @@ impl Drop for Ring {
                 }
             }
         }
-        for cqe in self.uring.rest().filter(|cqe| cqe.user_data & STREAM == 0) {
+        for cqe in self.uring.rest() {
             let slot = usize::try_from(cqe.user_data).ok();
             if let Some(slot) = slot.and_then(|index| self.slots.get_mut(index)) {
                 slot.finish(cqe.res, cqe.extra);
@@ -771,11 +554,7 @@ impl Slot {
         self.memory.sges.clear();
         self.memory.bytes.clear();
         self.memory.batch.clear();
-        Cqe {
-            wr_id,
-            streamed: false,
-            result,
-        }
+        Cqe { wr_id, result }
     }
 
     fn outcome(&self, res: i32, extra: u64, device: &DeviceInner) -> Result<Completion> {

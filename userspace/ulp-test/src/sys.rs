@@ -7,7 +7,7 @@
 //! here: they come from [`Area::at`], or from [`Wild`], where nothing is ever mapped.
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{cqueue, opcode, squeue, IoUring};
+use io_uring::{cqueue, squeue, IoUring};
 use nix::errno::Errno;
 use nix::sys::mman::{mmap, mmap_anonymous, mprotect, munmap, MapFlags, ProtFlags};
 use std::fs::OpenOptions;
@@ -578,24 +578,6 @@ impl Uring {
     pub fn register(&self, files: &[i32]) -> std::io::Result<()> {
         self.0.submitter().register_files(files)
     }
-
-    /// Gives the kernel `count` buffers of `len` bytes each, from `offset` of `area` on, as `group`.
-    pub fn provide(
-        &mut self,
-        area: &Area,
-        offset: usize,
-        len: usize,
-        count: u16,
-        group: u16,
-    ) -> bool {
-        assert!(
-            offset + len * usize::from(count) <= area.len(),
-            "no room for buffers"
-        );
-        let at = area.at(offset) as usize as *mut u8;
-        let entry = opcode::ProvideBuffers::new(at, len as i32, count, group, 0).build();
-        self.push(&entry.user_data(u64::MAX).into())
-    }
 }
 
 /// An io_uring with the usual entries.
@@ -624,7 +606,7 @@ impl SmallUring {
 /// `IORING_OFF_SQES`.
 const OFF_SQES: libc::off_t = 0x1000_0000;
 
-/// Makes an entry of a command complete many times, into buffers of `group`.
+/// Says of a command that it completes many times, into buffers of `group`; none does.
 pub fn multishot(entry: &mut squeue::Entry128, group: u16) {
     const FLAGS: usize = 1;
     const COMMAND_FLAGS: usize = 28;

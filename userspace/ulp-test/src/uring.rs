@@ -8,7 +8,7 @@
 use crate::file::{array, timed, Command, File, Set};
 use crate::report::{because, check, equal, hang, Outcome, Report};
 use crate::sys::hostile::thread_id;
-use crate::sys::{abi, bytes, multishot, value, Area, Fd, Place, Racing, SmallUring, Uring, PAGE};
+use crate::sys::{abi, bytes, value, Area, Fd, Place, Racing, SmallUring, Uring, PAGE};
 use io_uring::squeue::{Entry128, Flags};
 use io_uring::{cqueue, opcode, types};
 use nix::errno::Errno;
@@ -73,16 +73,6 @@ fn cancel(set: &Set, number: u64, queue: u32, user_data: u64, flags: u32) -> Ent
         flags,
     };
     entry(set.file.fd().number(), abi::URING_CANCEL, number, &arg)
-}
-
-fn stream(set: &Set, number: u64, cq: u32, group: u16) -> Entry128 {
-    let arg = abi::UringStream {
-        cq,
-        ..abi::UringStream::default()
-    };
-    let mut entry = entry(set.file.fd().number(), abi::URING_STREAM, number, &arg);
-    multishot(&mut entry, group);
-    entry
 }
 
 fn ring() -> Outcome<Uring> {
@@ -324,26 +314,6 @@ fn refusals() -> Outcome {
             refused(want),
         )?;
     }
-    one(
-        "a stream of nothing",
-        stream(&set, 9, 0, 1),
-        refused(Errno::ENOENT),
-    )?;
-    one(
-        "of a queue pair",
-        stream(&set, 9, set.a.handle, 1),
-        refused(Errno::EBADFD),
-    )?;
-    let callers = set.file.accepted(&abi::CqCreate {
-        entries: 4,
-        delivery: abi::DELIVER_CALLER,
-        ..abi::CqCreate::new()
-    })?;
-    one(
-        "of a queue that its caller polls",
-        stream(&set, 9, callers.handle, 1),
-        refused(Errno::EOPNOTSUPP),
-    )?;
     let long = Area::new(1).map_err(because("mapping memory"))?;
     let batch_of_one = abi::UringBatch {
         wrs: long.at(0),
@@ -355,14 +325,9 @@ fn refusals() -> Outcome {
         queue: set.a.handle,
         ..abi::UringCancel::default()
     };
-    let of = abi::UringStream {
-        cq: set.cq.handle,
-        ..abi::UringStream::default()
-    };
     for (op, raw) in [
         (abi::URING_BATCH, bytes(&batch_of_one)),
         (abi::URING_CANCEL, bytes(&which)),
-        (abi::URING_STREAM, bytes(&of)),
         (abi::URING_KICK, bytes(&abi::UringKick::default())),
     ] {
         for at in [16, 79] {
@@ -391,16 +356,6 @@ fn refusals() -> Outcome {
         entry_of(fd, abi::URING_BATCH, &batch_of_one),
         refused(Errno::E2BIG),
     )?;
-    let once = abi::UringStream {
-        cq: set.cq.handle,
-        ..abi::UringStream::default()
-    };
-    one(
-        "a stream that is no multishot",
-        entry(fd, abi::URING_STREAM, 9, &once),
-        refused(Errno::EINVAL),
-    )?;
-
     let fill = abi::Wr {
         qp: set.idle.handle,
         ..recv(&set)
@@ -588,15 +543,6 @@ fn batch_parts() -> Outcome {
     set.works(4)
 }
 
-fn drained_sends(set: &Set) -> Outcome {
-    let end = Instant::now() + hang();
-    while in_flight(set, set.a.handle)?.0 != 0 {
-        check("the device still has sends", Instant::now() < end)?;
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
-}
-
 // --- what does not wait for the device ------------------------------------------------
 
 fn cancels() -> Outcome {
@@ -745,7 +691,6 @@ fn ring_exit() -> Outcome {
         let entries: Vec<_> = (0..4).map(|i| request(&set, i, recv(&set))).collect();
         run(&mut ring, &entries, 0)?;
         run(&mut ring, &[batch(&set, 9, &area, 3, 0)], 0)?;
-        run(&mut ring, &[stream(&set, 10, set.cq.handle, 1)], 0)?;
         drop(ring);
         equal(
             "the device keeps them",
@@ -753,31 +698,12 @@ fn ring_exit() -> Outcome {
             (0, 7 * (turn + 1)),
         )?;
     }
-    // When the last ring has gone, another stream can begin, and ends for want of a buffer.
-    let (mut ring, end) = (ring()?, Instant::now() + hang());
-    loop {
-        let entry = stream(&set, 11, set.cq.handle, 1);
-        check("no room", ring.push(&entry))?;
-        ring.submit().map_err(because("submitting"))?;
-        std::thread::sleep(Duration::from_millis(10));
-        match ring.reap().first() {
-            None => break,
-            Some(&(11, res, ..)) if res == refused(Errno::EBUSY) => (),
-            Some(other) => return Err(format!("{other:?}")),
-        }
-        check(
-            "a ring that is closed keeps its stream",
-            Instant::now() < end,
-        )?;
-    }
     for _ in 0..28 {
         set.file.post(&[send(&set)])?;
     }
-    equal(
-        "their messages are lost",
-        run(&mut ring, &[], 1)?,
-        vec![(11, refused(Errno::ENOBUFS))],
-    )?;
+    let sends = set.wait(28)?;
+    let lost = sends.iter().all(|c| (c.status, c.qp) == (0, set.a.handle));
+    check("their messages are lost", lost)?;
     drained(&set, set.b.handle)
 }
 
@@ -889,157 +815,23 @@ impl<'scope> Waiter<'scope> {
     }
 }
 
-/// A queue pair goes, and the completion queue of a stream.
+/// A queue pair goes, and a completion queue that a thread waits for.
 fn destroyed() -> Outcome {
     let (set, mut ring) = (Set::new()?, ring()?);
     let entries: Vec<_> = (0..4).map(|i| request(&set, i, recv(&set))).collect();
     run(&mut ring, &entries, 0)?;
-    for waited_for in [false, true] {
-        let own = set.file.cq(16)?;
-        run(&mut ring, &[stream(&set, 8, own.handle, 1)], 0)?;
-        std::thread::scope(|scope| {
-            // A thread that waits for the queue holds it.
-            let waiter = waited_for.then(|| Waiter::start(scope, set.file.fd(), own.handle));
-            let slept = waiter.as_ref().map_or(Ok(()), Waiter::sleeps);
-            set.file.destroy(own.handle)?;
-            let done = run(&mut ring, &[], 1)?;
-            equal("a stream", done, vec![(8, refused(Errno::ENOENT))])?;
-            slept?;
-            waiter.map_or(Ok(()), |it| equal("a wait", it.end()?, Err(Errno::ENOENT)))
-        })?;
-    }
+    let own = set.file.cq(16)?;
+    std::thread::scope(|scope| {
+        // A thread that waits for the queue holds it.
+        let waiter = Waiter::start(scope, set.file.fd(), own.handle);
+        let slept = waiter.sleeps();
+        set.file.destroy(own.handle)?;
+        slept?;
+        equal("a wait", waiter.end()?, Err(Errno::ENOENT))
+    })?;
     set.file.destroy(set.b.handle)?;
     let want: Vec<_> = (0..4).map(|i| (i, failed(FLUSHED))).collect();
     equal("requests", run(&mut ring, &[], 4)?, want)
-}
-
-// --- streams ------------------------------------------------------------------------------
-
-fn streams() -> Outcome {
-    let (set, mut ring) = (Set::new()?, ring()?);
-    let area = Area::new(4).map_err(because("mapping memory"))?;
-    const SIZE: usize = 4 * size_of::<abi::Cqe>();
-    check("no room", ring.provide(&area, 0, SIZE + 8, 8, 1))?;
-    let done = run(&mut ring, &[], 1)?;
-    equal("buffers are given", done, vec![(u64::MAX, 0)])?;
-    run(&mut ring, &[stream(&set, 1, set.cq.handle, 1)], 0)?;
-    let busy = run(&mut ring, &[stream(&set, 2, set.cq.handle, 1)], 1)?;
-    equal("a second one", busy, vec![(2, refused(Errno::EBUSY))])?;
-
-    let mut numbers = Vec::new();
-    let mut take = |ring: &mut Uring, want: usize| -> Outcome<Option<i32>> {
-        while numbers.len() < want {
-            for (number, res, flags, _) in full(ring, &[], 1)? {
-                equal("number", number, 1)?;
-                if res < 0 {
-                    check("there is more to come", !cqueue::more(flags))?;
-                    return Ok(Some(res));
-                }
-                check("it is the last", cqueue::more(flags))?;
-                let id = cqueue::buffer_select(flags).ok_or("no buffer")?;
-                let (size, len) = (size_of::<abi::Cqe>(), res as usize);
-                equal("whole entries", len % size, 0)?;
-                check("too much", len <= SIZE)?;
-                for i in 0..len / size {
-                    let at = usize::from(id) * (SIZE + 8) + i * size;
-                    let cqe: abi::Cqe = value(&area.get(at, size));
-                    equal("status", (cqe.status, cqe.qp), (0, set.a.handle))?;
-                    numbers.push(cqe.user_data);
-                }
-            }
-        }
-        Ok(None)
-    };
-    let numbered = |i| abi::Wr {
-        user_data: i,
-        ..set.write()
-    };
-    set.file.post(&[numbered(0)])?;
-    equal("one completion", take(&mut ring, 1)?, None)?;
-    // More than there is room for.
-    for i in 1..60 {
-        set.file.post(&[numbered(i)])?;
-    }
-    equal(
-        "until the buffers are used up",
-        take(&mut ring, 60)?,
-        Some(refused(Errno::ENOBUFS)),
-    )?;
-    drained_sends(&set)?;
-    // The rest, when it has begun again.
-    while {
-        check("no room", ring.provide(&area, 0, SIZE + 8, 8, 1))?;
-        run(&mut ring, &[], 1)?;
-        check("no room", ring.push(&stream(&set, 1, set.cq.handle, 1)))?;
-        take(&mut ring, 60)?.is_some()
-    } {}
-    equal("each, once, in order", numbers, (0..60).collect())?;
-    equal(
-        "the ring's own reader has nothing",
-        set.file
-            .submit(
-                &[],
-                abi::Submit {
-                    cq: set.cq.handle,
-                    ..<abi::Submit as crate::file::Command>::new()
-                },
-            )?
-            .1
-            .completed,
-        0,
-    )
-}
-
-/// The completion queue of io_uring is full when a stream has filled a buffer.
-fn stream_without_room() -> Outcome {
-    const FULL: usize = 16;
-    const SIZE: usize = 4 * size_of::<abi::Cqe>();
-    let set = Set::new()?;
-    let ring = Uring::new(FULL as u32, |builder| {
-        builder.setup_cqsize(FULL as u32);
-    });
-    let mut ring = ring.map_err(because("making a ring"))?;
-    let area = Area::new(1).map_err(because("mapping memory"))?;
-    let entry =
-        |id: u16| value::<abi::Cqe>(&area.get(usize::from(id) * SIZE, size_of::<abi::Cqe>()));
-    check("no room", ring.provide(&area, 0, SIZE, 8, 1))?;
-    let done = run(&mut ring, &[], 1)?;
-    equal("buffers are given", done, vec![(u64::MAX, 0)])?;
-    let begin = stream(&set, 1, set.cq.handle, 1);
-    run(&mut ring, std::slice::from_ref(&begin), 0)?;
-    // Completions that nobody takes.
-    for _ in 0..FULL {
-        let other = cancel(&set, 2, set.a.handle, u64::MAX, 0);
-        check("the ring is full", ring.push(&other))?;
-    }
-    ring.submit().map_err(because("submitting"))?;
-    let write = |user_data| abi::Wr {
-        user_data,
-        ..set.write()
-    };
-    set.file.post(&[write(7)])?;
-    // The kernel fills it in this thread, on the way out of a system call.
-    let end = Instant::now() + hang();
-    while entry(0).user_data != 7 {
-        check("the stream fills no buffer", Instant::now() < end)?;
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let mut done = full(&mut ring, &[], FULL + 1)?;
-    done.retain(|(number, ..)| *number == 1);
-    let [(_, res, flags, _)] = done[..] else {
-        return Err(format!("not one completion of the stream: {done:?}"));
-    };
-    equal("bytes", res, size_of::<abi::Cqe>() as i32)?;
-    let about = (cqueue::more(flags), cqueue::buffer_select(flags));
-    equal("more to come, buffer", about, (false, None))?;
-    // The next stream goes on with the next buffer.
-    set.file.post(&[write(8)])?;
-    let done = full(&mut ring, &[begin], 1)?;
-    let [(_, _, flags, _)] = done[..] else {
-        return Err(format!("not one completion: {done:?}"));
-    };
-    equal("the next buffer", cqueue::buffer_select(flags), Some(1))?;
-    equal("what is in the next one", entry(1).user_data, 8)
 }
 
 // --- hostile --------------------------------------------------------------------------------
@@ -1236,8 +1028,7 @@ fn hold(report: &mut Report, sqpoll: bool) -> Outcome {
     let mut entries: Vec<_> = (0..16).map(|i| request(&set, i, recv(&set))).collect();
     entries.push(batch(&set, 16, &area, 3, 0));
     entries.push(batch(&set, 17, &area, 3, abi::URING_RING));
-    entries.push(stream(&set, 18, set.cq.handle, 1));
-    entries.push(request(&set, 19, recv(&set)).flags(Flags::ASYNC));
+    entries.push(request(&set, 18, recv(&set)).flags(Flags::ASYNC));
     for entry in &entries {
         check("the ring is full", ring.push(entry))?;
     }
@@ -1256,19 +1047,12 @@ fn hold(report: &mut Report, sqpoll: bool) -> Outcome {
         std::thread::sleep(Duration::from_millis(10));
     }
     report.case("each completes once, flushed", || {
-        let mut done = run(&mut ring, &[], 20)?;
+        let mut done = run(&mut ring, &[], 19)?;
         done.sort_unstable();
         let numbers: Vec<_> = done.iter().map(|it| it.0).collect();
-        equal("numbers", numbers, (0..20).collect())?;
+        equal("numbers", numbers, (0..19).collect())?;
         for (number, res) in done {
-            let want = if number == 18 {
-                refused(Errno::ENODEV)
-            } else {
-                failed(FLUSHED)
-            };
-            // Those in the ring of the queue go out as a stream, for which there is no buffer.
-            let fine = res == want || (number == 18 && res == refused(Errno::ENOBUFS));
-            check(format!("{number} has res {res}, want {want}"), fine)?;
+            equal(format!("the result of {number}"), res, failed(FLUSHED))?;
         }
         equal("more", ring.reap().len(), 0)?;
         equal(
@@ -1398,11 +1182,6 @@ pub fn suite(report: &mut Report) {
     report.case("uring: several rings and files", several);
     report.case("uring: a ring that goes", ring_exit);
     report.case("uring: objects that go", destroyed);
-    report.case("uring: a stream of completions", streams);
-    report.case(
-        "uring: a stream without room in the ring",
-        stream_without_room,
-    );
     report.case(
         "uring: requests that change while the kernel reads them",
         hostile,

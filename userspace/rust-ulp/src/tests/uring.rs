@@ -6,7 +6,7 @@
 use super::*;
 use crate::sys::holds_in_child;
 use crate::uring::Ring;
-use crate::{Delivery, Pool};
+use crate::Pool;
 
 /// A ring, unless this machine has none: then the error says so.
 fn ring() -> Option<Ring> {
@@ -179,69 +179,12 @@ fn a_forked_child_takes_no_completions() {
 
 fn kernel_without(ring: &mut Ring) {
     let kernel = Kernel::new();
-    let caller = (kernel.device().cq_builder(4))
-        .delivery(Delivery::Caller)
-        .build();
-    let error = ring.stream(&caller.unwrap()).unwrap_err();
-    let nothing = "a stream of a queue that its caller polls";
-    assert!(matches!(error, Error::Unsupported { what } if what == nothing));
     kernel.forget_features();
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(4).unwrap());
     let qp = pd.qp_builder::<Rc>(&cq).build().unwrap();
     let error = ring.push(&qp, Recv::empty()).unwrap_err();
     assert!(matches!(error, Error::Unsupported { what: "io_uring" }));
-}
-
-#[test]
-fn a_stream_that_is_refused_ends() {
-    let Ok(mut ring) = Ring::builder().entries(8).build() else {
-        return;
-    };
-    let p = pair(); // its file is a memfd
-    let cq = p.a.send_cq().clone();
-    ring.stream(&cq).unwrap();
-    // It is the only reader, of this ring and of others.
-    assert!(matches!(cq.poll(), Err(Error::Streamed)));
-    assert!(matches!(cq.wait(NOW), Err(Error::Streamed)));
-    assert!(matches!(cq.wait_for(1, NOW), Err(Error::Streamed)));
-    assert!(matches!(ring.stream(&cq), Err(Error::QueueFull)));
-    let mut other = Ring::builder().entries(8).build().unwrap();
-    assert!(matches!(other.stream(&cq), Err(Error::Streamed)));
-    assert_eq!(ring.in_flight(), 0);
-    ring.push(&p.b, Recv::empty().wr_id(3)).unwrap();
-    assert_eq!(ring.in_flight(), 1);
-    assert_eq!(ring.submit_and_wait(2, SOON).unwrap(), 2);
-    let ended = ring.poll().unwrap().unwrap();
-    assert!(ended.streamed);
-    let error = ended.result.unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-    let done = ring.poll().unwrap().unwrap();
-    assert_eq!((done.wr_id, done.streamed), (3, false));
-    assert!(ring.poll().unwrap().is_none());
-    let error = ring.submit_and_wait(1, NOW).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    // Another ring may try, and nobody else.
-    assert!(matches!(cq.poll(), Err(Error::Streamed)));
-    other.stream(&cq).unwrap();
-    drop(other);
-    assert!(matches!(cq.poll(), Err(Error::Streamed)));
-}
-
-#[test]
-fn a_stream_that_cannot_go_on_now_goes_on_later_once() {
-    let Ok(mut ring) = Ring::builder().entries(8).build() else {
-        return;
-    };
-    let p = pair(); // its file is a memfd
-    ring.stream(p.a.send_cq()).unwrap();
-    ring.stall();
-    let error = ring.poll().unwrap_err();
-    assert!(matches!(error, Error::Busy { .. }), "{error}");
-    // Then the kernel takes it, and refuses it: it is not a device.
-    let all: Vec<_> = (0..8).filter_map(|_| ring.poll().unwrap()).collect();
-    assert_eq!(all.len(), 1, "{all:?}");
-    assert!(all[0].streamed && all[0].result.is_err());
 }
 
 #[test]

@@ -106,9 +106,8 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
         "uring cancel" => &[ANY, RING, &[ENOENT, EALREADY]],
         "uring REQUEST" | "uring BATCH" => &[ANY, POST, RING],
         "uring CANCEL" => &[ANY, HANDLE, RING],
-        "uring STREAM" => &[ANY, HANDLE, RING, &[EBUSY, ENOBUFS]],
         "uring none" => &[ANY, RING, &[ENOTTY]],
-        "uring spoiled" => &[ANY, POST, RING, &[EBUSY, ENOBUFS]],
+        "uring spoiled" => &[ANY, POST, RING],
         "fork" => &[&[EAGAIN, ENOMEM]],
         _ => &[],
     }

@@ -2,7 +2,7 @@
 
 //! The same requests by io_uring, and entries that are none.
 
-use super::actor::{Actor, ARGS, DATA};
+use super::actor::{Actor, ARGS};
 use super::ops::{request, requests};
 use super::world::{Kind, Open};
 use crate::sys::{abi, bytes, multishot, Plain, Uring, PAGE};
@@ -12,17 +12,15 @@ use nix::errno::Errno;
 use std::time::Duration;
 
 /// What entries are called when they complete: their `user_data` has the number.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 7] = [
     "uring REQUEST",
     "uring BATCH",
     "uring CANCEL",
-    "uring STREAM",
     "uring none",
     "uring poll",
     "uring cancel",
     "uring spoiled",
 ];
-const PROVIDED: u64 = u64::MAX;
 const GROUP: u16 = 3;
 const ENTRIES: u32 = 64;
 
@@ -45,11 +43,8 @@ fn make(a: &mut Actor<'_>) -> Option<Rings> {
         "uring made",
         made.as_ref().map(drop).map_err(|_| Errno::ENOMEM),
     );
-    let mut ring = made.ok()?;
+    let ring = made.ok()?;
     let registered = a.dice.one_in(2) && ring.register(&[a.world.file(0).fd.number()]).is_ok();
-    // The last pages of what the device writes to, too.
-    let offset = (DATA - 4) * PAGE;
-    ring.provide(&a.data, offset, 512, 8 * 4, GROUP);
     Some(Rings { ring, registered })
 }
 
@@ -67,11 +62,10 @@ fn entry<T: Plain>(fd: i32, fixed: bool, op: u32, arg: &T) -> Entry128 {
 
 fn one(a: &mut Actor<'_>, open: &Open, at: usize, fixed: bool) -> Entry128 {
     let fd = open.fd.number();
-    let kind = match a.dice.below(17) {
+    let kind = match a.dice.below(16) {
         0..=6 => 0,
         7..=9 => 1,
         10 | 11 => 2,
-        12 => 3,
         other => other - 9,
     };
     let mut made = match kind {
@@ -112,17 +106,6 @@ fn one(a: &mut Actor<'_>, open: &Open, at: usize, fixed: bool) -> Entry128 {
             entry(fd, fixed, abi::URING_CANCEL, &arg)
         }
         3 => {
-            let arg = abi::UringStream {
-                cq: a.handle(open, Kind::Cq),
-                ..abi::UringStream::default()
-            };
-            let mut made = entry(fd, fixed, abi::URING_STREAM, &arg);
-            if !a.dice.one_in(8) {
-                multishot(&mut made, GROUP);
-            }
-            made
-        }
-        4 => {
             let op = match a.dice.below(3) {
                 0 => abi::URING_KICK + 1,
                 1 => abi::IOC_SUBMIT,
@@ -130,11 +113,11 @@ fn one(a: &mut Actor<'_>, open: &Open, at: usize, fixed: bool) -> Entry128 {
             };
             entry(fd, fixed, op, &abi::Wr::default())
         }
-        5 => {
+        4 => {
             let poll = opcode::PollAdd::new(types::Fd(fd), 3);
             poll.multi(a.dice.one_in(2)).build().into()
         }
-        6 => {
+        5 => {
             let which = a.dice.below(NAMES.len()) as u64;
             opcode::AsyncCancel::new(which).build().into()
         }
@@ -150,7 +133,6 @@ fn one(a: &mut Actor<'_>, open: &Open, at: usize, fixed: bool) -> Entry128 {
                 abi::URING_REQUEST,
                 abi::URING_BATCH,
                 abi::URING_CANCEL,
-                abi::URING_STREAM,
                 abi::URING_KICK,
             ]);
             // A batch that names what is not ours to be read is refused, or reads garbage: no harm.
@@ -169,8 +151,8 @@ fn one(a: &mut Actor<'_>, open: &Open, at: usize, fixed: bool) -> Entry128 {
         5 => Flags::SKIP_SUCCESS,
         _ => Flags::empty(),
     };
-    // A poll and a stream complete many times: they are not told to be silent.
-    if kind != 3 && kind < 5 && !flags.is_empty() {
+    // A poll completes many times: it is not told to be silent.
+    if kind < 4 && !flags.is_empty() {
         made = made.flags(flags);
     }
     made.user_data(kind as u64)
@@ -187,7 +169,6 @@ pub fn entries(a: &mut Actor<'_>) {
     let list: Vec<_> = (0..count)
         .map(|i| one(a, &open, PAGE + i * PAGE, fixed))
         .collect();
-    let again = a.dice.one_in(8);
     let millis = if a.dice.one_in(6) {
         a.dice.below(5) as u64
     } else {
@@ -199,9 +180,6 @@ pub fn entries(a: &mut Actor<'_>) {
     for entry in &list {
         ring.push(entry);
     }
-    if again {
-        ring.provide(&a.data, (DATA - 4) * PAGE, 512, 8, GROUP);
-    }
     // Whether it waits in vain is no matter; EBUSY is a ring whose completions are to be taken first.
     if millis > 0 {
         let _ = ring.enter_for(1, Duration::from_millis(millis));
@@ -209,9 +187,6 @@ pub fn entries(a: &mut Actor<'_>) {
         let _ = ring.submit();
     }
     for (user_data, res, ..) in ring.reap() {
-        if user_data == PROVIDED {
-            continue;
-        }
         let what = NAMES[user_data as usize % NAMES.len()];
         // Below that, it completed with a status.
         let failed = abi::URING_FAILED - 300..=abi::URING_FAILED;

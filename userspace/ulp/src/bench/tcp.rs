@@ -251,7 +251,7 @@ impl TcpEnd {
 }
 
 /// Waits for one of the files, and returns false if none is ready in time.
-fn wait(fds: &mut [PollFd<'_>], time: Duration) -> Result<bool> {
+pub fn wait(fds: &mut [PollFd<'_>], time: Duration) -> Result<bool> {
     let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
     match poll(fds, time) {
         Ok(n) => Ok(n != 0),

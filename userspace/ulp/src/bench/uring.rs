@@ -4,7 +4,7 @@
 //!
 //! Completions come through the ring, so the completion queues of the queue pairs stay empty. The
 //! other objects are those of [`CallEnd`]. The ring belongs to the thread that measures. The receives
-//! that are posted before it runs complete in their queue, and the ring streams these completions.
+//! that are posted before it runs complete in their queue, which has an eventfd until they are gone.
 //!
 //! One system call submits and sleeps. With `--sqpoll` a kernel thread submits, and polling makes
 //! no system call.
@@ -12,12 +12,16 @@
 use super::call::CallEnd;
 use super::config::RING_ENTRIES;
 use super::end::{Control, Done, End, Kind, Op, Plan, Queue};
+use super::tcp;
 use super::wire::EndAddress;
 use anyhow::{bail, Context, Result};
+use nix::poll::{PollFd, PollFlags};
 use rust_ulp as ulp;
 use rust_ulp::uring::{Cqe, Ring};
+use rust_ulp::CqEventFd;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +44,8 @@ pub struct UringEnd {
     end: CallEnd,
     /// The receives that were posted before there was a ring, and have not completed.
     early: usize,
+    /// The file that becomes readable when one of those completes.
+    early_file: Option<CqEventFd>,
     /// The sends and lists in flight.
     sends: u32,
     /// The signaled requests of each list in flight.
@@ -55,6 +61,11 @@ fn made(ring: &mut Option<Ring>) -> Result<&mut Ring> {
     ring.as_mut().context("there is no ring yet")
 }
 
+fn is_backpressure(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<ulp::Error>();
+    error.is_some_and(ulp::Error::is_backpressure)
+}
+
 impl UringEnd {
     /// Makes the ring, for the thread that calls.
     fn begin(&mut self) -> Result<()> {
@@ -65,12 +76,10 @@ impl UringEnd {
         if self.sqpoll {
             builder = builder.sqpoll(IDLE);
         }
-        let mut ring = builder.build()?;
+        self.ring = Some(builder.build()?);
         if self.early != 0 {
-            ring.stream(self.end.recv_cq())?;
-            ring.submit()?;
+            self.early_file = Some(self.end.recv_cq().eventfd()?);
         }
-        self.ring = Some(ring);
         Ok(())
     }
 
@@ -96,6 +105,20 @@ impl UringEnd {
 
     /// Takes all completions.
     fn drain(&mut self) -> Result<()> {
+        while self.early != 0 {
+            let Some(completion) = self.end.recv_cq().poll()? else {
+                break;
+            };
+            let completion = completion.ok()?;
+            self.queue(Queue::Recv).push_back(Done {
+                id: completion.wr_id,
+                imm: completion.imm,
+            });
+            self.early -= 1;
+            if self.early == 0 {
+                self.early_file = None;
+            }
+        }
         while let Some(finished) = made(&mut self.ring)?.poll()? {
             self.take(finished)?;
         }
@@ -105,14 +128,6 @@ impl UringEnd {
     fn take(&mut self, finished: Cqe) -> Result<()> {
         let number = finished.wr_id;
         let completion = finished.result?.ok()?;
-        if finished.streamed {
-            self.early = self.early.saturating_sub(1);
-            self.queue(Queue::Recv).push_back(Done {
-                id: number,
-                imm: completion.imm,
-            });
-            return Ok(());
-        }
         if number & RECV == 0 {
             self.sends = self.sends.saturating_sub(1);
         }
@@ -185,16 +200,29 @@ impl UringEnd {
                     self.sends += u32::from(op.kind != Kind::Recv);
                     return Ok(());
                 }
-                Err(error)
-                    if error
-                        .downcast_ref::<ulp::Error>()
-                        .is_some_and(ulp::Error::is_backpressure) =>
-                {
-                    self.make_room()?;
-                }
+                Err(error) if is_backpressure(&error) => self.make_room()?,
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Submits the added entries, and sleeps until the ring has `count` completions, or an early
+    /// receive has completed. Returns false when that takes longer than a slice.
+    fn sleep(&mut self, count: u32) -> Result<bool> {
+        let ring = made(&mut self.ring)?;
+        let Some(file) = &self.early_file else {
+            return match ring.submit_and_wait(count, SLICE) {
+                Ok(_) => Ok(true),
+                Err(ulp::Error::Timeout { .. }) => Ok(false),
+                Err(error) => Err(error.into()),
+            };
+        };
+        ring.submit()?;
+        let mut fds = [ring.as_fd(), file.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let is_ready = tcp::wait(&mut fds, SLICE)?;
+        // Before the queue is looked at: what comes later makes the file readable again.
+        file.take()?;
+        Ok(is_ready)
     }
 
     /// Submits the entries of a full ring, and waits for a completion.
@@ -242,6 +270,7 @@ impl End for UringEnd {
             sqpoll: config.sqpoll,
             end: CallEnd::new(plan)?,
             early: 0,
+            early_file: None,
             sends: 0,
             lists: Vec::new(),
             free: Vec::new(),
@@ -286,7 +315,7 @@ impl End for UringEnd {
         self.begin()?;
         self.add(ops)?;
         let mut posted = ops.is_empty();
-        // A list of sends is one entry, and a stream puts many completions into one.
+        // A list of sends is one entry, and an early receive makes none.
         let min = if queue == Queue::Send || self.early != 0 {
             1
         } else {
@@ -308,10 +337,10 @@ impl End for UringEnd {
             }
             self.control.check()?;
             let sends = if answers { self.sends } else { 0 };
-            match made(&mut self.ring)?.submit_and_wait(min - here + sends, SLICE) {
-                Ok(_) => posted = true,
-                Err(error) if error.is_backpressure() && !overdue(self.control.timeout) => {}
-                Err(ulp::Error::Timeout { .. }) => {
+            match self.sleep(min - here + sends) {
+                Ok(true) => posted = true,
+                Err(error) if is_backpressure(&error) && !overdue(self.control.timeout) => {}
+                Ok(false) => {
                     posted = true;
                     self.drain()?;
                     // The last completions are fewer than `min`.
@@ -322,7 +351,7 @@ impl End for UringEnd {
                         bail!("no completion for {:?}", self.control.timeout);
                     }
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
     }
