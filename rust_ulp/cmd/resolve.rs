@@ -79,10 +79,9 @@ pub(crate) struct SubmitCtx<'a> {
     pub(crate) table: &'a ObjectTable,
     /// The device.
     pub(crate) device: &'a DeviceState,
-    /// The io_uring command that completes when the requests have completed.
+    /// The io_uring command that completes when the requests have completed. Without one, the
+    /// requests add entries to completion rings.
     pub(crate) command: Option<&'a PendingCmd>,
-    /// Whether the requests add entries to completion rings.
-    pub(crate) in_ring: bool,
 }
 
 impl SubmitCtx<'_> {
@@ -95,7 +94,7 @@ impl SubmitCtx<'_> {
             length: 0,
             limit: None,
             cmd_ref: self.command.map(|command| command.cmd_ref(index)),
-            in_ring: self.in_ring,
+            in_ring: self.in_ring(),
             signaled: false,
             start_ns: start_ns(),
         }
@@ -107,7 +106,17 @@ impl SubmitCtx<'_> {
     /// consecutive requests for a queue reports those before it.
     #[inline(always)]
     fn is_reported(&self, run: &QueueRun<'_>, signaled: bool) -> bool {
-        signaled && self.in_ring || self.command.is_some() && run.left <= 1
+        if self.in_ring() {
+            signaled
+        } else {
+            run.left <= 1
+        }
+    }
+
+    /// Returns whether the requests add entries to completion rings.
+    #[inline(always)]
+    fn in_ring(&self) -> bool {
+        self.command.is_none()
     }
 }
 
@@ -526,7 +535,8 @@ fn admit_plain<'a>(
     (index, wr): (u32, &abi::Wr),
     cache: &mut LookupCache<'a>,
 ) -> Result<(Request, Flags)> {
-    let must_report = CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
+    let must_report =
+        CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring(), run.left)?;
     let signaled = wr.flags & abi::SEND_SIGNALED != 0 || run.sig_all || run.is_recv;
     let kept = Request {
         user_data: wr.user_data,
@@ -804,7 +814,8 @@ fn push<'a>(
     let extent = check_memory(ctx, run, &item, cache)?;
     let length = extent.length;
     let operation = operation(ctx.table, run.queue, request.op, length)?;
-    let must_report = CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
+    let must_report =
+        CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring(), run.left)?;
     // From here on, the request owns the room and returns it.
     let signaled = request.signaled || run.sig_all || run.is_recv;
     let kept = Request {

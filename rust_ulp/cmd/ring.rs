@@ -97,7 +97,6 @@ fn post(
             table: &table,
             device,
             command: None,
-            in_ring: true,
         };
         let cq = submit::find_cq(&table, cq, min).map_err(|error| (0, error))?;
         let resolved = batch.resolve(&ctx);

@@ -87,7 +87,6 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
         table: &table,
         device: &device,
         command: None,
-        in_ring: true,
     };
     let resolved = batch.resolve(&ctx);
     drop(table);

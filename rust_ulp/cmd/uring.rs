@@ -26,12 +26,16 @@ use crate::{
             Canceling,
             CmdRef,
             IssueResult,
+            PendingCmd,
             UringCmd, //
         }, //
     },
     limits::MAX_BATCH,
     object::{
-        batch::Batch,
+        batch::{
+            BadWr,
+            Batch, //
+        },
         completion::Request,
         Object,
         ObjectTable, //
@@ -92,7 +96,11 @@ pub(crate) fn issue(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
 
 /// Posts one request.
 fn request(this: &UlpFile, cmd: UringCmd<'_>, wr: abi::Wr) -> IssueResult {
-    post(this, cmd, 1, false, |batch| batch.parse_one(wr))
+    post(this, cmd, 1, false, |batch| {
+        batch
+            .parse_one(wr)
+            .map_err(|error| BadWr { index: 0, error })
+    })
 }
 
 /// Checks the members that do not depend on the requests.
@@ -104,13 +112,12 @@ fn check_batch(value: &abi::UringBatch) -> Result {
     }
 }
 
-/// Posts an array of requests.
+/// Posts an array of requests. With `URING_RING` they complete in the rings of their completion
+/// queues, and the command completes at once.
 fn batch(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringBatch) -> IssueResult {
     let in_ring = value.flags & abi::URING_RING != 0;
     post(this, cmd, value.nr_wrs, in_ring, |batch| {
-        batch
-            .parse(value.wrs, value.nr_wrs.into(), value.wr_size.into())
-            .map_err(|bad| bad.error)
+        batch.parse(value.wrs, value.nr_wrs.into(), value.wr_size.into())
     })
 }
 
@@ -120,7 +127,7 @@ fn post(
     cmd: UringCmd<'_>,
     count: u16,
     in_ring: bool,
-    parse: impl FnOnce(&mut Batch) -> Result,
+    parse: impl FnOnce(&mut Batch) -> Result<(), BadWr>,
 ) -> IssueResult {
     let mut batch = match this.take_batch() {
         Ok(batch) => batch,
@@ -128,13 +135,13 @@ fn post(
     };
     let reply = match parse(&mut batch) {
         Ok(()) => begin(this, cmd, &mut batch, count, in_ring),
-        Err(error) => cmd.refuse(error),
+        Err(bad) => cmd.refuse_part(bad.index, 0, bad.error),
     };
     submit::give_back(this, batch);
     reply
 }
 
-/// Posts the parsed requests, all or none.
+/// Posts the parsed requests.
 fn begin(
     this: &UlpFile,
     cmd: UringCmd<'_>,
@@ -150,22 +157,40 @@ fn begin(
         count,
         queue
     );
-    cmd.begin(count, queue, |command| {
-        let device = this.enter().map_err(|error| (0, error))?;
-        let table = this.table().read();
-        let resolved = batch.resolve(&SubmitCtx {
-            table: &table,
-            device: &device,
-            command: Some(command),
-            in_ring,
+    if !in_ring {
+        return cmd.begin(count, queue, |command| {
+            resolve_and_post(this, batch, Some(command)).map_err(|(bad, _)| (bad.index, bad.error))
         });
-        drop(table);
-        if let Err(bad) = resolved {
-            batch.discard();
-            return Err((bad.index, bad.error));
-        }
-        let (posted, result) = batch.post();
-        result.map_err(|error| (posted, error))
+    }
+    match resolve_and_post(this, batch, None) {
+        Ok(()) => cmd.answer(count.into()),
+        Err((bad, posted)) => cmd.refuse_part(bad.index, posted, bad.error),
+    }
+}
+
+/// Posts the parsed requests, all or none. They are parts of `command`, or complete in completion
+/// rings. Returns the request that failed, and how many were posted nevertheless.
+fn resolve_and_post(
+    this: &UlpFile,
+    batch: &mut Batch,
+    command: Option<&PendingCmd>,
+) -> Result<(), (BadWr, u32)> {
+    let device = (this.enter()).map_err(|error| (BadWr { index: 0, error }, 0))?;
+    let table = this.table().read();
+    let resolved = batch.resolve(&SubmitCtx {
+        table: &table,
+        device: &device,
+        command,
+    });
+    drop(table);
+    if let Err(bad) = resolved {
+        batch.discard();
+        return Err((bad, 0));
+    }
+    let (posted, result) = batch.post();
+    result.map_err(|error| {
+        let index = posted;
+        (BadWr { index, error }, posted)
     })
 }
 

@@ -218,10 +218,6 @@ impl<'a> Pdu<'a> {
         // SAFETY: By the type invariant the command has not completed.
         unsafe { bindings::rust_ulp_h_uring_complete(self.cmd.as_ptr()) };
     }
-
-    fn is_big(self) -> bool {
-        self.kind().load(Relaxed) & kind::BIG != 0
-    }
 }
 
 /// A command that is being issued.
@@ -303,11 +299,23 @@ impl UringCmd<'_> {
             return IssueResult(error.to_errno());
         }
         // io_uring would issue the command again from a worker, out of order.
-        self.done(error.to_errno(), 0, false)
+        self.done(error.to_errno(), 0)
+    }
+
+    /// Completes the command with the error of part `index`. The first further word has `index`, and
+    /// the number of parts that were done nevertheless.
+    pub(crate) fn refuse_part(self, index: u32, done: u32, error: Error) -> IssueResult {
+        self.done(error.to_errno(), u64::from(index) | u64::from(done) << 32)
+    }
+
+    /// Returns whether the completion has room for 32 bytes.
+    fn is_big(&self) -> bool {
+        self.flags & bindings::IO_URING_F_CQE32 as c_uint != 0
     }
 
     /// Completes the command.
-    fn done(self, res: i32, extra: u64, big: bool) -> IssueResult {
+    fn done(self, res: i32, extra: u64) -> IssueResult {
+        let big = self.is_big();
         // SAFETY: By the type invariant the command has not completed. These are the flags of the
         // call.
         unsafe {
@@ -316,22 +324,18 @@ impl UringCmd<'_> {
         IssueResult(QUEUED)
     }
 
-    fn init(&self, kind: u32, queue: u32, refs: u32) -> Pdu<'static> {
-        let big = if self.flags & bindings::IO_URING_F_CQE32 as c_uint != 0 {
-            kind::BIG
-        } else {
-            0
-        };
+    fn init(&self, count: u32, queue: u32) -> Pdu<'static> {
+        let big = if self.is_big() { kind::BIG } else { 0 };
         // SAFETY: By the type invariant the command has not completed. The users of this value hold
         // references, or are this call.
         let pdu = unsafe { Pdu::of(self.cmd) };
         // SAFETY: Nobody else accesses the command before it is marked.
         unsafe {
             *pdu.raw() = bindings::rust_ulp_uring {
-                refs,
+                refs: count.saturating_add(1),
                 queue,
                 slot: u32::MAX,
-                kind: kind | big,
+                kind: count | big,
                 ..Default::default()
             }
         };
@@ -366,7 +370,7 @@ impl UringCmd<'_> {
             0
         };
         let count = u32::from(count);
-        let pdu = self.init(count, queue, count.saturating_add(1));
+        let pdu = self.init(count, queue);
         pdu.outcome().store(outcome, Relaxed);
         pdu.extra().store(0, Relaxed);
         self.mark();
@@ -381,8 +385,8 @@ impl UringCmd<'_> {
         }
         if pdu.put(begun.left.get().saturating_add(1)) {
             if result.is_err() {
-                let ((res, extra), big) = (pdu.result(), pdu.is_big());
-                return self.done(res, extra, big);
+                let (res, extra) = pdu.result();
+                return self.done(res, extra);
             }
             // Not here: earlier commands may still wait for their task work.
             pdu.complete();

@@ -2275,9 +2275,9 @@ struct rust_ulp_ring {
  * of the completion has @imm_data in its lower half, and @opcode | @flags << 8 of struct
  * rust_ulp_cqe in its upper half.
  *
- * These requests use no entry of a completion ring, except with RUST_ULP_URING_RING and
- * RUST_ULP_URING_KICK. A completion queue still has at most @entries requests in flight, from all
- * sources. Every request counts as signaled, except with RUST_ULP_URING_KICK.
+ * These requests use no entry of a completion ring, and every request counts as signaled, except
+ * with RUST_ULP_URING_RING and RUST_ULP_URING_KICK. A completion queue still has at most @entries
+ * requests in flight, from all sources.
  *
  * IORING_OP_ASYNC_CANCEL and IORING_OP_LINK_TIMEOUT do not affect these requests: use
  * RUST_ULP_URING_CANCEL and @timeout_ns. The kernel cancels them when the ring or the process ends.
@@ -2300,7 +2300,7 @@ struct rust_ulp_ring {
 #define RUST_ULP_URING_RES(status)	(RUST_ULP_URING_FAILED - (int)(status))
 
 /* rust_ulp_uring_batch.flags */
-#define RUST_ULP_URING_RING	(1U << 0)	/* adds completions to the ring, as SUBMIT does */
+#define RUST_ULP_URING_RING	(1U << 0)	/* the requests complete as those of SUBMIT */
 
 /*
  * Errnos of URING_REQUEST:
@@ -2330,6 +2330,12 @@ struct rust_ulp_ring {
  * all requests have completed. Its result is their number, or the status of the request that failed
  * first; the first extra word is then the index of that request. A batch of one request completes
  * like RUST_ULP_URING_REQUEST.
+ *
+ * With RUST_ULP_URING_RING the entry completes when the requests are posted, and its result is
+ * their number. The requests complete in the rings of their completion queues, and those that are
+ * not signaled make no entry there. If the device refuses a request, the upper half of the first
+ * extra word is the number of requests before it, which are posted. With IOSQE_CQE_SKIP_SUCCESS,
+ * only a batch that is refused has an io_uring completion.
  */
 struct rust_ulp_uring_batch {
 	__aligned_u64 wrs;

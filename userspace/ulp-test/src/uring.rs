@@ -450,10 +450,12 @@ fn batches() -> Outcome {
         flags: 0,
         ..set.write()
     };
-    let area = array(&[silent, set.write(), silent])?;
+    let area = array(&[silent, silent, set.write()])?;
     let done = run(&mut ring, &[batch(&set, 3, &area, 3, abi::URING_RING)], 1)?;
     equal("silent ones", done, vec![(3, 3)])?;
-    equal("make none", set.ring.reap().len(), 1)?;
+    equal("make none", set.wait(1)?.len(), 1)?;
+    drained(&set, set.a.handle)?;
+    equal("make none later", set.ring.reap().len(), 0)?;
 
     let area = array(&[abi::Wr {
         opcode: abi::WR_RDMA_READ,
@@ -476,6 +478,28 @@ fn batches() -> Outcome {
     let mut done = run(&mut ring, &[batch(&set, 7, &sends, 1, 0)], 2)?;
     done.sort_unstable();
     equal("and the second", done, vec![(5, 3), (7, 0)])?;
+
+    // With entries in the ring of the queue it completes when it is posted.
+    let area = array(&[recv(&set), recv(&set)])?;
+    let done = full(&mut ring, &[batch(&set, 9, &area, 2, abi::URING_RING)], 1)?;
+    equal("two receives are posted", done, vec![(9, 2, 0, 0)])?;
+    let all = cancel(&set, 10, set.b.handle, 0, abi::CANCEL_ALL);
+    equal("and under way", run(&mut ring, &[all], 1)?, vec![(10, 2)])?;
+    let statuses: Vec<_> = set.wait(2)?.iter().map(|c| c.status).collect();
+    let canceled = abi::WC_STATUS_CANCELED;
+    equal("and end in the ring", statuses, vec![canceled, canceled])?;
+    let nobodys = abi::Wr {
+        qp: 0,
+        ..set.write()
+    };
+    let area = array(&[set.write(), nobodys])?;
+    for flags in [0, abi::URING_RING] {
+        let done = full(&mut ring, &[batch(&set, 11, &area, 2, flags)], 1)?;
+        let want = vec![(11, refused(Errno::ENOENT), 0, 1)];
+        equal("a refusal names the request", done, want)?;
+    }
+    drained(&set, set.a.handle)?;
+    equal("and none was posted", set.ring.reap().len(), 0)?;
 
     let wrong = abi::Wr {
         rkey: set.grant.rkey ^ 0x5500,
@@ -1052,7 +1076,9 @@ fn hold(report: &mut Report, sqpoll: bool) -> Outcome {
         let numbers: Vec<_> = done.iter().map(|it| it.0).collect();
         equal("numbers", numbers, (0..19).collect())?;
         for (number, res) in done {
-            equal(format!("the result of {number}"), res, failed(FLUSHED))?;
+            // The entry for the ring of the queue completed when it was posted.
+            let want = if number == 17 { 3 } else { failed(FLUSHED) };
+            equal(format!("the result of {number}"), res, want)?;
         }
         equal("more", ring.reap().len(), 0)?;
         equal(
