@@ -113,7 +113,6 @@ impl FileOperations for UlpFile {
         drop(table);
         match &object {
             Object::Cq(cq) => cq.ring().pages().map(area, at),
-            Object::Ring(ring) => ring.pages().map(area, at),
             Object::Buffer(buffer) => buffer.pages().map(area, at),
             _ => Err(ebadfd()),
         }

@@ -40,12 +40,10 @@
 //!   object/ring         writes the entry to the mapped ring and wakes the waiters
 //! ```
 //!
-//! KICK copies the requests from a submission ring (`cmd/ring`, `object/submit_ring`), and then takes
-//! the same steps as SUBMIT. With io_uring, a request arrives through `rust_ulp_uring_cmd` and
-//! `cmd/uring`, and then takes the same steps. `object/completion` completes the command
-//! (`kernel/uring`) in the task that submitted it. CANCEL, a deadline, and the end
-//! of a task or io_uring cancel a request in `rdma/queue`; `object/completion` discards the driver's
-//! completion of a canceled request.
+//! With io_uring, a request arrives through `rust_ulp_uring_cmd` and `cmd/uring`, and then takes the
+//! same steps as with SUBMIT. `object/completion` completes the command (`kernel/uring`) in the task
+//! that submitted it. CANCEL, a deadline, and the end of a task or io_uring cancel a request in
+//! `rdma/queue`; `object/completion` discards the driver's completion of a canceled request.
 //!
 //! # Events, memory, connections
 //!
@@ -73,7 +71,6 @@
 //! | `UlpFile::attaching` | ATTACH, one at a time | process |
 //! | `Registry::devices` | the list of devices. No lock is taken under it | process |
 //! | `Device::gate` | not a lock but a reference count: a guard prevents the removal of the device. For lockdep a guard is a reader, and the removal a writer | process; may sleep inside |
-//! | `SubmitRing::pending` | the entries of a submission ring that are not posted. Held while KICK posts them | process |
 //! | `mmap_lock` (kernel) | an address space. Copies from and to user space take it: no lock below is held over a copy | process |
 //! | `Device::files` | the files attached to a device | process |
 //! | `UlpFile::table` | handles. Lookups share it | process |

@@ -176,7 +176,6 @@ created! {
     BufferRegister;
     BufferImport;
     GrantCreate;
-    RingCreate;
     Listen;
 }
 

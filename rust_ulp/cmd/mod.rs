@@ -4,7 +4,7 @@
 //!
 //! [`access`] copies and checks the struct of a command, enters the device, and writes the struct
 //! back. A handler gets a reference to the struct, and the guard of the device in [`access::Ctx`].
-//! KICK has a handle in place of a struct. The commands of io_uring have a table in [`uring`].
+//! The commands of io_uring have a table in [`uring`].
 
 mod access;
 mod address;
@@ -18,7 +18,6 @@ mod pd;
 mod qp;
 mod query;
 mod resolve;
-mod ring;
 mod srq;
 mod submit;
 pub(crate) mod uring;
@@ -79,7 +78,6 @@ macro_rules! commands {
                     let user = User::<abi::$name>::new(arg, abi::$name::SIZE, check);
                     access::$access(file, user, $($handler),+)
                 },)*
-                abi::KICK => |file, arg| ring::kick(file, u32::try_from(arg).map_err(|_| ENOENT)?),
                 _ => return Err(ENOTTY),
             };
             // Every command on a disassociated file returns ENODEV. The gate ensures this only for
@@ -145,7 +143,6 @@ commands! {
     IOC_CONN_QUERY: ConnQuery { flags: 0, zero: (pad, param.reserved) } => query(cm::query);
     IOC_SUBMIT: Submit { flags: abi::TIMEOUT_ABSOLUTE, check: submit::check }
         => modify_outside(submit::submit);
-    IOC_RING_CREATE: RingCreate { flags: 0 } => create(ring::create);
     IOC_CANCEL: Cancel { flags: abi::CANCEL_ALL, check: cancel::check }
         => modify_outside(cancel::cancel);
     IOC_DESTROY: Destroy { flags: 0, zero: (pad) } => input(destroy);

@@ -63,8 +63,7 @@ pub(super) fn module(file: &UlpFile, value: &mut abi::Query) -> Result {
             | abi::FEATURE_EVENTFD
             | abi::FEATURE_URING
             | abi::FEATURE_USER_MEMORY
-            | abi::FEATURE_DMABUF
-            | abi::FEATURE_RING,
+            | abi::FEATURE_DMABUF,
         max_buffer: MAX_BUFFER,
         max_batch: MAX_BATCH,
         max_cq_entries: MAX_CQ_ENTRIES,

@@ -11,8 +11,7 @@
 //! 3. [`Batch::post`] posts the requests in order.
 //! 4. The command waits for completions.
 //!
-//! The commands of io_uring take steps 1 to 3, see [`super::uring`]. KICK takes steps 2 to 4, see
-//! [`super::ring`].
+//! The commands of io_uring take steps 1 to 3, see [`super::uring`].
 
 use super::resolve::SubmitCtx;
 use crate::{
@@ -115,7 +114,7 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
 /// Returns [`ERANGE`] if it has fewer entries, [`ENOENT`] or [`ebadfd`] if there is no such queue.
 ///
 /// [`ebadfd`]: crate::kernel::errno::ebadfd
-pub(super) fn find_cq(table: &ObjectTable, handle: u32, min: u32) -> Result<Option<Arc<CqObject>>> {
+fn find_cq(table: &ObjectTable, handle: u32, min: u32) -> Result<Option<Arc<CqObject>>> {
     if handle == 0 {
         return Ok(None);
     }
@@ -130,7 +129,7 @@ pub(super) fn find_cq(table: &ObjectTable, handle: u32, min: u32) -> Result<Opti
 /// and the result of the wait as 0 or a negative errno.
 ///
 /// An error of the wait must not look like an error of the requests, which are posted.
-pub(super) fn wait(
+fn wait(
     file: &UlpFile,
     (handle, cq): (u32, &CqObject),
     min: u32,

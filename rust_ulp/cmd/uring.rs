@@ -2,11 +2,11 @@
 
 //! Commands of io_uring.
 //!
-//! A command has one work request, the address of an array, or the handle of a submission ring. It
-//! is parsed and posted as [`super::submit`] describes. The slot of each request keeps a reference
-//! to the command, which completes when all its requests have completed; a command for a submission
-//! ring completes at once. A command needs no allocation. While its completion waits for the
-//! submitting task, it refers to no object of the device.
+//! A command has one work request, or the address of an array. It is parsed and posted as
+//! [`super::submit`] describes. The slot of each request keeps a reference to the command, which
+//! completes when all its requests have completed; with `URING_RING` it completes when they are
+//! posted. A command needs no allocation. While its completion waits for the submitting task, it
+//! refers to no object of the device.
 //!
 //! Context: process context, in the submitting task, an io_uring worker or the SQPOLL thread.
 //! `uring_lock` may be held. It is therefore taken before the device's gate, and a thread inside
@@ -16,7 +16,6 @@
 use super::{
     cancel,
     resolve::SubmitCtx,
-    ring,
     submit, //
 };
 use crate::{
@@ -81,7 +80,6 @@ commands! {
     URING_BATCH: UringBatch { flags: abi::URING_RING, check: check_batch } => batch;
     URING_CANCEL: UringCancel { flags: abi::CANCEL_ALL, check: cancel::check_uring }
         => cancel_requests;
-    URING_KICK: UringKick { flags: 0 } => kick;
 }
 
 /// Issues a command.
@@ -198,16 +196,6 @@ fn resolve_and_post(
 fn cancel_requests(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringCancel) -> IssueResult {
     match cancel::cancel_matching(this, value.queue, value.user_data, value.flags) {
         Ok(number) => cmd.answer(number),
-        Err(error) => cmd.refuse(error),
-    }
-}
-
-/// Posts the requests of a submission ring. They refer to no command.
-fn kick(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringKick) -> IssueResult {
-    trace::uring(this.id(), cmd.op(), value.ring, 0);
-    ulp_debug!("file {}: io_uring: kick of {:#x}\n", this.id(), value.ring);
-    match ring::kick_nowait(this, value.ring) {
-        Ok(posted) => cmd.answer(posted),
         Err(error) => cmd.refuse(error),
     }
 }

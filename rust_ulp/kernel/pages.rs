@@ -28,7 +28,6 @@ use crate::{
     logic::chunks, //
 };
 use core::{
-    marker::PhantomData,
     ptr::NonNull, //
 };
 use kernel::{
@@ -542,20 +541,6 @@ impl Pages {
         Ok(())
     }
 
-    /// Returns the `len` bytes at `offset`, whose address is looked up once. Fails with [`EINVAL`] if
-    /// the offset is not a multiple of 8, and with [`ERANGE`] if the bytes are not in one chunk.
-    pub(crate) fn block(&self, offset: usize, len: usize) -> Result<Block<'_>> {
-        if (offset | self.lead) & 7 != 0 {
-            return Err(EINVAL);
-        }
-        // INVARIANT: `address` has found that many bytes. They are aligned, since chunks are.
-        Ok(Block {
-            ptr: self.address(offset, len)?.cast(),
-            len,
-            _pages: PhantomData,
-        })
-    }
-
     /// Returns the 32-bit word at `offset`. Fails with [`EINVAL`] if it is not aligned, and with
     /// [`ERANGE`] outside the pages.
     pub(crate) fn word(self: &Arc<Self>, offset: usize) -> Result<Word> {
@@ -604,47 +589,6 @@ unsafe fn copy_volatile(from: *const u8, to: &mut [u8]) {
     }
 }
 
-/// Bytes of shared pages.
-///
-/// ```
-/// fn second_word(pages: &Pages) -> Result<u64> {
-///     let mut word = [0; 8];
-///     pages.block(0, 64)?.read_words(8, &mut word)?;
-///     Ok(u64::from_ne_bytes(word))
-/// }
-/// ```
-///
-/// # Invariants
-///
-/// `ptr` is the aligned kernel address of `len` bytes of pages that are borrowed for `'a`.
-pub(crate) struct Block<'a> {
-    ptr: NonNull<u64>,
-    len: usize,
-    _pages: PhantomData<&'a Pages>,
-}
-
-impl Block<'_> {
-    /// Copies the `N` bytes at `at` to `to`, each word once. Others may write there during the copy.
-    /// Any context. Fails with [`ERANGE`] if they are not in the block, and with [`EINVAL`] if `at`
-    /// or `N` is not a multiple of 8.
-    #[inline(always)]
-    pub(crate) fn read_words<const N: usize>(&self, at: usize, to: &mut [u8; N]) -> Result {
-        if (at | N) & 7 != 0 {
-            return Err(EINVAL);
-        }
-        if at.checked_add(N).is_none_or(|end| end > self.len) {
-            return Err(ERANGE);
-        }
-        let mut from = self.ptr.as_ptr().wrapping_add(at >> 3).cast_const();
-        for word in to.chunks_exact_mut(8) {
-            // SAFETY: The word is in the block, as checked above, and thus aligned.
-            word.copy_from_slice(&unsafe { from.read_volatile() }.to_ne_bytes());
-            from = from.wrapping_add(1);
-        }
-        Ok(())
-    }
-}
-
 /// A 32-bit word of shared pages, whose address is looked up once.
 ///
 /// ```
@@ -656,7 +600,7 @@ impl Block<'_> {
 /// # Invariants
 ///
 /// `ptr` is the aligned kernel address of a word in `_pages`, which stays there as long as these.
-/// The kernel accesses the word as an atomic, or by volatile accesses, only.
+/// The kernel accesses the word as an atomic only.
 pub(crate) struct Word {
     ptr: NonNull<u32>,
     _pages: Arc<Pages>,
@@ -671,20 +615,6 @@ impl Word {
     fn atomic(&self) -> &Atomic<u32> {
         // SAFETY: By the type invariant. Accesses of user space are outside Rust's memory model.
         unsafe { Atomic::from_ptr(self.ptr.as_ptr()) }
-    }
-
-    /// Loads the word without ordering: `READ_ONCE()`. Any context.
-    #[inline(always)]
-    pub(crate) fn load(&self) -> u32 {
-        // SAFETY: By the type invariant.
-        unsafe { self.ptr.as_ptr().read_volatile() }
-    }
-
-    /// Stores the word without ordering: `WRITE_ONCE()`. Any context.
-    #[inline(always)]
-    pub(crate) fn store(&self, value: u32) {
-        // SAFETY: By the type invariant.
-        unsafe { self.ptr.as_ptr().write_volatile(value) };
     }
 
     /// Loads the word with acquire ordering. Any context.

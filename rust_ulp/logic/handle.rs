@@ -21,14 +21,12 @@ pub enum Kind {
     Srq = 7,
     Listener = 8,
     Connection = 9,
-    Ring = 10,
 }
 
 impl Kind {
     /// All kinds, in the order of destruction: each object before the objects that it uses.
     #[allow(unreachable_pub)]
-    pub const TEARDOWN: [Self; 10] = [
-        Self::Ring,
+    pub const TEARDOWN: [Self; 9] = [
         Self::Listener,
         Self::Connection,
         Self::Qp,
@@ -51,7 +49,6 @@ impl Kind {
             7 => Self::Srq,
             8 => Self::Listener,
             9 => Self::Connection,
-            10 => Self::Ring,
             _ => return None,
         })
     }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR MIT
 
-//! The protocol of the rings. The kernel is the producer of a completion ring, and the consumer of a
-//! submission ring; user space is the other side.
+//! The protocol of the completion ring: the kernel is the producer, user space the consumer.
 //!
-//! Both sides can write the memory of a ring. The producer writes entries and `tail`, the consumer
+//! Both sides can write the memory of the ring. The producer writes entries and `tail`, the consumer
 //! writes `head`. Both indices wrap at 2^32 and are masked to address an entry.
 //!
 //! Ordering: the producer writes an entry, then stores `tail` with release. The consumer loads
@@ -105,7 +104,7 @@ impl Producer {
 /// # Invariants
 ///
 /// `entries` is a power of two.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Consumer {
     head: u32,
     /// The producer's index, as last loaded.
@@ -161,14 +160,6 @@ impl Consumer {
         if self.ready() != 0 {
             self.head = self.head.wrapping_add(1);
         }
-    }
-
-    /// Advances past the next `count` entries, at most those that are unread.
-    pub fn advance_by(&mut self, count: u32) {
-        let ready = self.ready();
-        self.head = self
-            .head
-            .wrapping_add(if count < ready { count } else { ready });
     }
 
     /// Returns the entries before [`Self::slot`] to the producer.

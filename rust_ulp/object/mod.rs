@@ -18,7 +18,6 @@ pub(crate) mod quota;
 pub(crate) mod ring;
 pub(crate) mod show;
 pub(crate) mod srq;
-pub(crate) mod submit_ring;
 pub(crate) mod table;
 pub(crate) mod usecount;
 
@@ -39,7 +38,6 @@ use listener::Listener;
 use pd::PdObject;
 use qp::QpObject;
 use srq::SrqObject;
-use submit_ring::SubmitRing;
 use table::{
     Charges,
     Stored,
@@ -65,7 +63,6 @@ pub(crate) enum Object {
     Srq(Arc<SrqObject>),
     Listener(Arc<Listener>),
     Connection(Arc<Connection>),
-    Ring(Arc<SubmitRing>),
 }
 
 impl Object {
@@ -103,7 +100,6 @@ impl Object {
             Self::Grant(grant) => grant.set_handle(handle),
             Self::Connection(connection) => connection.set_handle(handle),
             Self::Listener(listener) => return listener.listen(handle),
-            Self::Ring(ring) => ring.set_handle(handle),
             Self::Pd(_) | Self::Ah(_) => (),
         }
         Ok(())
@@ -158,7 +154,6 @@ impl Stored for Object {
             Self::Srq(_) => Kind::Srq,
             Self::Listener(_) => Kind::Listener,
             Self::Connection(_) => Kind::Connection,
-            Self::Ring(_) => Kind::Ring,
         }
     }
 
@@ -169,11 +164,7 @@ impl Stored for Object {
             Self::Buffer(object) => object.use_count().count(),
             Self::Qp(object) => object.use_count().count(),
             Self::Srq(object) => object.use_count().count(),
-            Self::Grant(_)
-            | Self::Ah(_)
-            | Self::Listener(_)
-            | Self::Connection(_)
-            | Self::Ring(_) => 0,
+            Self::Grant(_) | Self::Ah(_) | Self::Listener(_) | Self::Connection(_) => 0,
         }
     }
 }
@@ -210,8 +201,6 @@ impl Table<Object> {
         listener: Listener(Listener);
         /// Returns a connection, or a request for one. [`ENOENT`], [`ebadfd`].
         connection: Connection(Connection);
-        /// Returns a submission ring. [`ENOENT`], [`ebadfd`].
-        ring: Ring(SubmitRing);
     }
 
     /// Returns a protection domain that a new object will use.

@@ -122,12 +122,6 @@ pub(crate) fn show(m: &SeqFile, handle: u32, object: &Object) {
         Object::Srq(srq) => show_srq(m, handle, srq),
         Object::Listener(listener) => show_listener(m, handle, listener),
         Object::Connection(connection) => show_connection(m, handle, connection),
-        Object::Ring(ring) => seq_print!(
-            m,
-            "rust_ulp-ring:\t{:#x} entries {}\n",
-            handle,
-            ring.entries()
-        ),
         Object::Grant(grant) => seq_print!(
             m,
             "rust_ulp-grant:\t{:#x} addr {:#x} bytes {} access {:#x}\n",

@@ -32,8 +32,7 @@ extern unsigned int rust_ulp_latency;
 		{ 6, "ah" },				\
 		{ 7, "srq" },				\
 		{ 8, "listener" },			\
-		{ 9, "connection" },			\
-		{ 10, "ring" })
+		{ 9, "connection" })
 
 DECLARE_EVENT_CLASS(rust_ulp_file,
 	TP_PROTO(u32 file),

@@ -28,7 +28,7 @@ numbers! {
         IOC_BUFFER_CREATE = io(0x15), IOC_GRANT_CREATE = io(0x16), IOC_AH_CREATE = io(0x17),
         IOC_SRQ_CREATE = io(0x18), IOC_SRQ_MODIFY = io(0x19), IOC_SRQ_QUERY = io(0x1a),
         IOC_DESTROY = io(0x1f), IOC_SUBMIT = io(0x20), IOC_CANCEL = io(0x21),
-        IOC_CQ_EVENTFD = io(0x22), IOC_RING_CREATE = io(0x23);
+        IOC_CQ_EVENTFD = io(0x22);
     u32: IOC_LISTEN = io(0x30), IOC_GET_REQUEST = io(0x31), IOC_ACCEPT = io(0x32),
         IOC_REJECT = io(0x33), IOC_CONNECT = io(0x34), IOC_DISCONNECT = io(0x35),
         IOC_CONN_QUERY = io(0x36);
@@ -41,7 +41,7 @@ numbers! {
     u64: FEATURE_CALL = 1 << 0, FEATURE_GRANTS = 1 << 1, FEATURE_SRQ = 1 << 2,
         FEATURE_DATAGRAM = 1 << 3, FEATURE_EVENTS = 1 << 4, FEATURE_CM = 1 << 5,
         FEATURE_CANCEL = 1 << 6, FEATURE_EVENTFD = 1 << 7, FEATURE_URING = 1 << 8,
-        FEATURE_USER_MEMORY = 1 << 9, FEATURE_DMABUF = 1 << 10, FEATURE_RING = 1 << 11;
+        FEATURE_USER_MEMORY = 1 << 9, FEATURE_DMABUF = 1 << 10;
     u32: DEVICE_DEFAULT = 1 << 0, DEVICE_LOCAL_NET = 1 << 1;
     u64: CAP_FAST_REG = 1 << 0, CAP_SRQ = 1 << 1, CAP_VIRT_DMA = 1 << 2;
     u32: QPT_RC = 2, QPT_UC = 3, QPT_UD = 4;
@@ -94,13 +94,9 @@ numbers! {
         REQUEST_TIMEOUT = 1 << 4, REQUEST_ABSOLUTE = 1 << 5;
     u32: WR_SIZE_V1 = 64;
     u32: CANCEL_ALL = 1 << 0;
-    usize: RING_ENTRIES_OFFSET = 4096;
-    usize: RING_ENTRY_SIZE = 64;
-    u32: KICK = io(0x24);
     u32: URING_REQUEST = io(0x80);
     u32: URING_BATCH = io(0x81);
     u32: URING_CANCEL = io(0x82);
-    u32: URING_KICK = io(0x84);
     i32: URING_FAILED = -1024;
     u32: URING_RING = 1 << 0;
 }
@@ -359,18 +355,6 @@ abi! {
     struct CqEventfd = rust_ulp_cq_eventfd, 16 bytes, IOC_CQ_EVENTFD "CQ_EVENTFD" {
         @0 size: u32, @4 flags: u32, @8 cq: u32, @12 fd: i32
     }
-    /// Creates a submission ring.
-    struct RingCreate = rust_ulp_ring_create, 32 bytes, IOC_RING_CREATE "RING_CREATE" {
-        @0 size: u32, @4 flags: u32, @8 entries: u32, @12 handle: u32, @16 mmap_offset: u64,
-        @24 mmap_size: u64
-    }
-    /// Is the header of a submission ring.
-    struct Ring = rust_ulp_ring, 128 bytes {
-        @0 tail: u32, @4 flags: u32, @8 cq: u32, @12 min_complete: u32, @16 timeout_ns: u64,
-        @24 pad0: [u32; 10], @64 head: u32, @68 posted: u32, @72 bad_index: u32, @76 completed: u32,
-        @80 wait_error: i32, @84 entries: u32, @88 entry_size: u32, @92 entries_offset: u32,
-        @96 pad1: [u32; 8]
-    }
     /// Is the command of RUST_ULP_URING_BATCH.
     struct UringBatch = rust_ulp_uring_batch, 16 bytes {
         @0 wrs: u64, @8 nr_wrs: u16, @10 wr_size: u16, @12 flags: u32
@@ -378,9 +362,5 @@ abi! {
     /// Is the command of RUST_ULP_URING_CANCEL.
     struct UringCancel = rust_ulp_uring_cancel, 16 bytes {
         @0 user_data: u64, @8 queue: u32, @12 flags: u32
-    }
-    /// Is the command of RUST_ULP_URING_KICK.
-    struct UringKick = rust_ulp_uring_kick, 8 bytes {
-        @0 ring: u32, @4 flags: u32
     }
 }

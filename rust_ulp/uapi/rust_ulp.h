@@ -5,8 +5,7 @@
  * Rules for every command:
  *
  *  - The request number is _IO(RUST_ULP_IOC_MAGIC, nr). The argument points to a struct whose first
- *    member, @size, is the size of that struct in the caller's version of this header. The argument
- *    of KICK is a handle.
+ *    member, @size, is the size of that struct in the caller's version of this header.
  *  - The kernel accepts a struct that is larger than its own version if the extra bytes are zero,
  *    else it returns E2BIG. It returns E2BIG for a struct or an array entry of more than 4096
  *    bytes, and EINVAL for a struct that is smaller than its first version. Members that the
@@ -19,8 +18,8 @@
  *    GRANT_ROTATE, QP_MODIFY and SUBMIT return EFAULT after they have taken effect if the kernel
  *    can write the beginning of the struct but not its end. QP_MODIFY leaves the queue pair in ERR
  *    if the driver fails in the middle of the command.
- *  - @timeout_ns of a command that waits (ACCEPT, CONNECT, GET_REQUEST, KICK, SUBMIT) is a number
- *    of nanoseconds from the start of the command, and that of a work request from its post. 0
+ *  - @timeout_ns of a command that waits (ACCEPT, CONNECT, GET_REQUEST, SUBMIT) is a number of
+ *    nanoseconds from the start of the command, and that of a work request from its post. 0
  *    leaves no time: a wait ends at once, and what cannot end at once (an attempt to connect, a
  *    work request) is refused with EINVAL. RUST_ULP_TIMEOUT_INFINITE sets no limit. With the flag
  *    RUST_ULP_TIMEOUT_ABSOLUTE, or RUST_ULP_REQUEST_ABSOLUTE, it is a time of CLOCK_MONOTONIC. If
@@ -52,8 +51,8 @@
  *  EBADF       the descriptor that the command got is not open. Never said of a handle
  *  EBADFD      the handle identifies an object of another type
  *  EBUSY       another object uses this one
- *  EDQUOT      a limit is reached: on the entries of an open file's queues, rings and backlogs, on
- *              a user's objects, attached files or entries, or of the rdma cgroup.
+ *  EDQUOT      a limit is reached: on the entries of an open file's queues and backlogs, on a
+ *              user's objects, attached files or entries, or of the rdma cgroup.
  *              CAP_SYS_RESOURCE exempts from the limits of the user
  *  EFAULT      an address cannot be read or written
  *  EINVAL      a size, flag, padding, name or enumerator is invalid
@@ -115,8 +114,7 @@
 #define RUST_ULP_IOC_SUBMIT		_IO(RUST_ULP_IOC_MAGIC, 0x20)
 #define RUST_ULP_IOC_CANCEL		_IO(RUST_ULP_IOC_MAGIC, 0x21)
 #define RUST_ULP_IOC_CQ_EVENTFD		_IO(RUST_ULP_IOC_MAGIC, 0x22)
-#define RUST_ULP_IOC_RING_CREATE	_IO(RUST_ULP_IOC_MAGIC, 0x23)
-/* 0x24 is RUST_ULP_KICK; 0x25 to 0x2f: other data-path commands */
+/* 0x23 to 0x2f: other data-path commands */
 #define RUST_ULP_IOC_LISTEN		_IO(RUST_ULP_IOC_MAGIC, 0x30)
 #define RUST_ULP_IOC_GET_REQUEST	_IO(RUST_ULP_IOC_MAGIC, 0x31)
 #define RUST_ULP_IOC_ACCEPT		_IO(RUST_ULP_IOC_MAGIC, 0x32)
@@ -135,8 +133,8 @@
 #define RUST_ULP_NAME_MAX	64	/* IB_DEVICE_NAME_MAX, including the NUL */
 
 /*
- * rust_ulp_accept.flags, rust_ulp_connect.flags, rust_ulp_get_request.flags,
- * rust_ulp_submit.flags and rust_ulp_ring.flags
+ * rust_ulp_accept.flags, rust_ulp_connect.flags, rust_ulp_get_request.flags and
+ * rust_ulp_submit.flags
  */
 #define RUST_ULP_TIMEOUT_ABSOLUTE	(1U << 0)	/* @timeout_ns: CLOCK_MONOTONIC */
 
@@ -163,7 +161,6 @@
 #define RUST_ULP_FEATURE_URING		(1ULL << 8)	/* RUST_ULP_URING_* */
 #define RUST_ULP_FEATURE_USER_MEMORY	(1ULL << 9)	/* BUFFER_REGISTER */
 #define RUST_ULP_FEATURE_DMABUF		(1ULL << 10)	/* BUFFER_IMPORT */
-#define RUST_ULP_FEATURE_RING		(1ULL << 11)	/* RING_CREATE and RUST_ULP_KICK */
 
 /**
  * struct rust_ulp_query - describes the module
@@ -2152,112 +2149,6 @@ struct rust_ulp_cq_eventfd {
 	__s32 fd;
 };
 
-/* ---- Submission rings ---------------------------------------------------- */
-
-/*
- * Errnos of RING_CREATE:
- *
- *  ERANGE      @entries is 0 or above 1024
- *  EMFILE, EDQUOT, ENOMEM  a shared cause
- */
-
-/**
- * struct rust_ulp_ring_create - creates a submission ring
- * @entries: [in, out; entries; 1 to 1024] Minimum length; out: the length, a power of two.
- * @handle: [out; handle] The new submission ring.
- * @mmap_offset: [out; bytes; for mmap(2)] Where to map the ring.
- * @mmap_size: [out; bytes] Bytes to map there.
- *
- * A ring takes requests for all queue pairs and shared receive queues of the file. A thread that
- * has a ring of its own needs no lock to post.
- */
-struct rust_ulp_ring_create {
-	__u32 size;
-	__u32 flags;
-	__u32 entries;
-	__u32 handle;
-	__aligned_u64 mmap_offset;
-	__aligned_u64 mmap_size;
-};
-
-/* Offset of the first entry in a submission ring, with pages of any size */
-#define RUST_ULP_RING_ENTRIES_OFFSET	4096
-
-/* Bytes of an entry of a submission ring */
-#define RUST_ULP_RING_ENTRY_SIZE	64
-
-/*
- * Posts the requests in a submission ring, and waits for completions: ioctl(fd, RUST_ULP_KICK,
- * handle). The argument is the handle of the ring, a number; struct rust_ulp_ring has the rest.
- */
-#define RUST_ULP_KICK	_IO(RUST_ULP_IOC_MAGIC, 0x24)
-
-/*
- * Errnos of KICK:
- *
- *  ENOENT      the ring does not exist; the causes of SUBMIT
- *  EINVAL      @tail is more than @entries ahead of the kernel's index; @flags has an undefined
- *              bit; the entries of a request end after @tail; an element or inline data has an
- *              address; the causes of SUBMIT
- *  E2BIG       a request has more elements than the queue allows, counted after they are cut at the
- *              borders of keys; an entry has bytes beyond what the kernel knows that are not zero
- *  EACCES, EAGAIN, EBADFD, EMSGSIZE, ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV  as SUBMIT
- */
-
-/**
- * struct rust_ulp_ring - is the header of a submission ring
- * @tail: [in; index, runs over 2^32] Index of the next entry that user space writes.
- * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE.
- * @cq: [in; handle or 0] Completion queue to wait for, or 0.
- * @min_complete: [in; completions] Completions to wait for, at most @entries of the queue.
- * @timeout_ns: [in, out; ns] How long to wait; out: what is left.
- * @head: [out; index, runs over 2^32] Index of the first entry that is not posted.
- * @posted: [out; requests] Number of requests that KICK has posted.
- * @bad_index: [out; index] Number of the request that failed, where 0 is the one at @head when KICK
- *   began; valid if KICK fails.
- * @completed: [out; completions] Unread completions in the ring of @cq.
- * @wait_error: [out; 0 or a negative errno] Result of the wait, as of SUBMIT.
- * @entries: [out; entries; a power of two] Length of the ring.
- * @entry_size: [out; bytes; 64] RUST_ULP_RING_ENTRY_SIZE: the distance of two entries.
- * @entries_offset: [out; bytes; 4096] RUST_ULP_RING_ENTRIES_OFFSET.
- *
- * The caller maps the ring at @mmap_offset of RING_CREATE. It writes entry number @tail modulo
- * @entries, increments @tail, and stores it with release. Both indices wrap at 2^32. The kernel
- * reads each word once, and keeps a private copy of all that it writes.
- *
- * An entry is the first 64 bytes of struct rust_ulp_wr. No entry has an address: what SUBMIT finds
- * at an address is in the entries after that of the request, in this order. The rest of the last
- * entry of each has no meaning.
- *
- *  - with RUST_ULP_REQUEST_TIMEOUT: one entry, the rest of struct rust_ulp_wr and then zeros
- *  - with more than one element: the array of elements, four in an entry. @sge is zero
- *  - with RUST_ULP_SEND_INLINE: the bytes of each element, if these have no buffer. Their @offset
- *    is zero
- *
- * KICK posts all requests up to @tail, then waits as SUBMIT does. @min_complete and @timeout_ns
- * have no meaning if @cq is 0. If a check of a request fails, no request is posted, and @head
- * stays: the caller may correct the entries, or set @tail back. If the device refuses a request,
- * @head is behind those that it took. KICK writes @head and @posted even if it fails. Threads that
- * call KICK for the same ring post one after the other.
- */
-struct rust_ulp_ring {
-	__u32 tail;
-	__u32 flags;
-	__u32 cq;
-	__u32 min_complete;
-	__aligned_u64 timeout_ns;
-	__u32 pad0[10];
-	__u32 head;
-	__u32 posted;
-	__u32 bad_index;
-	__u32 completed;
-	__s32 wait_error;
-	__u32 entries;
-	__u32 entry_size;
-	__u32 entries_offset;
-	__u32 pad1[8];
-};
-
 /* ---- io_uring ------------------------------------------------------------ */
 
 /*
@@ -2276,8 +2167,8 @@ struct rust_ulp_ring {
  * rust_ulp_cqe in its upper half.
  *
  * These requests use no entry of a completion ring, and every request counts as signaled, except
- * with RUST_ULP_URING_RING and RUST_ULP_URING_KICK. A completion queue still has at most @entries
- * requests in flight, from all sources.
+ * with RUST_ULP_URING_RING. A completion queue still has at most @entries requests in flight, from
+ * all sources.
  *
  * IORING_OP_ASYNC_CANCEL and IORING_OP_LINK_TIMEOUT do not affect these requests: use
  * RUST_ULP_URING_CANCEL and @timeout_ns. The kernel cancels them when the ring or the process ends.
@@ -2292,8 +2183,6 @@ struct rust_ulp_ring {
 #define RUST_ULP_URING_BATCH	_IO(RUST_ULP_IOC_MAGIC, 0x81)
 /* CANCEL: struct rust_ulp_uring_cancel; the result is the number of canceled requests. */
 #define RUST_ULP_URING_CANCEL	_IO(RUST_ULP_IOC_MAGIC, 0x82)
-/* KICK without a wait: struct rust_ulp_uring_kick; the result is the number of posted requests. */
-#define RUST_ULP_URING_KICK	_IO(RUST_ULP_IOC_MAGIC, 0x84)
 
 /* The result of a request that completed with a status other than success */
 #define RUST_ULP_URING_FAILED		(-1024)
@@ -2361,29 +2250,6 @@ struct rust_ulp_uring_batch {
 struct rust_ulp_uring_cancel {
 	__aligned_u64 user_data;
 	__u32 queue;
-	__u32 flags;
-};
-
-/*
- * Errnos of URING_KICK:
- *
- *  ENOENT      the ring does not exist; the causes of SUBMIT
- *  ECANCELED, EBADF  of io_uring
- *  EACCES, E2BIG, EAGAIN, EBADFD, EINVAL, EMSGSIZE  as KICK
- *  ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV  as KICK
- */
-
-/**
- * struct rust_ulp_uring_kick - is the command of RUST_ULP_URING_KICK
- * @ring: [in; handle] Submission ring.
- *
- * Posts the requests in the ring as KICK does, and completes at once. It does not wait: the members
- * @flags, @cq, @min_complete and @timeout_ns of the ring have no meaning. The requests complete in
- * the rings of their completion queues. With IOSQE_CQE_SKIP_SUCCESS, only a command that fails has
- * a completion.
- */
-struct rust_ulp_uring_kick {
-	__u32 ring;
 	__u32 flags;
 };
 

@@ -33,7 +33,6 @@ N = {
     "IOC_SUBMIT": 48928,
     "IOC_CANCEL": 48929,
     "IOC_CQ_EVENTFD": 48930,
-    "IOC_RING_CREATE": 48931,
     "IOC_LISTEN": 48944,
     "IOC_GET_REQUEST": 48945,
     "IOC_ACCEPT": 48946,
@@ -61,7 +60,6 @@ N = {
     "FEATURE_URING": 256,
     "FEATURE_USER_MEMORY": 512,
     "FEATURE_DMABUF": 1024,
-    "FEATURE_RING": 2048,
     "DEVICE_DEFAULT": 1,
     "DEVICE_LOCAL_NET": 2,
     "CAP_FAST_REG": 1,
@@ -205,13 +203,9 @@ N = {
     "REQUEST_ABSOLUTE": 32,
     "WR_SIZE_V1": 64,
     "CANCEL_ALL": 1,
-    "RING_ENTRIES_OFFSET": 4096,
-    "RING_ENTRY_SIZE": 64,
-    "KICK": 48932,
     "URING_REQUEST": 49024,
     "URING_BATCH": 49025,
     "URING_CANCEL": 49026,
-    "URING_KICK": 49028,
     "URING_FAILED": -1024,
     "URING_RING": 1,
 }
@@ -882,35 +876,6 @@ struct(
     fd=c_int32,
 )
 struct(
-    "ring_create",
-    "handle mmap_offset mmap_size",
-    size=c_uint32,
-    flags=c_uint32,
-    entries=c_uint32,
-    handle=c_uint32,
-    mmap_offset=c_uint64,
-    mmap_size=c_uint64,
-)
-struct(
-    "ring",
-    "head posted bad_index completed wait_error entries entry_size entries_offset",
-    tail=c_uint32,
-    flags=c_uint32,
-    cq=c_uint32,
-    min_complete=c_uint32,
-    timeout_ns=c_uint64,
-    pad0=c_uint32 * 10,
-    head=c_uint32,
-    posted=c_uint32,
-    bad_index=c_uint32,
-    completed=c_uint32,
-    wait_error=c_int32,
-    entries=c_uint32,
-    entry_size=c_uint32,
-    entries_offset=c_uint32,
-    pad1=c_uint32 * 8,
-)
-struct(
     "uring_batch",
     "",
     wrs=c_uint64,
@@ -923,11 +888,5 @@ struct(
     "",
     user_data=c_uint64,
     queue=c_uint32,
-    flags=c_uint32,
-)
-struct(
-    "uring_kick",
-    "",
-    ring=c_uint32,
     flags=c_uint32,
 )

@@ -28,7 +28,7 @@ import ulp
 from cancel import FLUSHED
 from faultpoint import KINDS, Faults, Netlink, libc, name_of, range_of
 from memory import dmabuf
-from ulp import N, S, End, File, Qp, Srq, SubmitRing, error_of, pattern
+from ulp import N, S, End, File, Qp, Srq, error_of, pattern
 
 FULL = os.environ.get("ULP_FAULTS") == "full"
 PAGE = 4096
@@ -110,7 +110,7 @@ def case(part, commands, name=None, **how):
 def missing(cases):
     """The commands of the header that none of the cases is of."""
     want = {n[4:] for n in N if n.startswith("IOC_") and n != "IOC_MAGIC"}
-    want |= {n for n in N if n in ("KICK", "URING_REQUEST", "URING_BATCH", "URING_CANCEL", "URING_KICK")}
+    want |= {n for n in N if n in ("URING_REQUEST", "URING_BATCH", "URING_CANCEL")}
     return sorted(want - {c for case in cases for c in case.commands})
 
 
@@ -516,9 +516,6 @@ def _(w):
     return ioctl(w.file, "CQ_EVENTFD", cq=cq, fd=fd, undo=lambda: (w.file.destroy(cq), os.close(fd)))
 
 
-case("objects", "RING_CREATE")(lambda w: made(w.file, "RING_CREATE", entries=128))
-
-
 # --- memory ------------------------------------------------------------------------
 
 
@@ -759,51 +756,6 @@ def _(w):
     return ioctl(
         w.file, "CANCEL", queue=qp.handle, flags=N["CANCEL_ALL"], undo=lambda: (w.file.destroy(qp.handle), w.cq.reap())
     )
-
-
-def full_ring(w, wrs, *parts, undo=None):
-    """A ring that was just made, whose first KICK allocates its memory, with requests; and what destroys it."""
-    ring = SubmitRing(w.file, 16)
-    for wr in wrs:
-        ring.put(wr, *parts)
-    ring.header.tail = ring.tail
-
-    def over():
-        ring.header = None
-        ring.map.close()
-        w.file.destroy(ring.handle)
-        (undo or quiet)(w)
-
-    return ring, over
-
-
-def kick(w, wrs, *parts, wait=0, undo=None):
-    ring, over = full_ring(w, wrs, *parts, undo=undo)
-    if wait:
-        ring.header.cq, ring.header.min_complete, ring.header.timeout_ns = w.cq.handle, wait, hang_ns()
-    return Call(libc.ioctl, ctypes.c_int(w.file.fd), ctypes.c_ulong(N["KICK"]), ctypes.c_void_p(ring.handle), undo=over)
-
-
-case("data", "KICK", "KICK of a write")(lambda w: kick(w, [w.a.write(w.b, 3000)]))
-case("data", "KICK", "KICK of a write, and its wait")(lambda w: kick(w, [w.a.write(w.b, 3000)], wait=1))
-case("data", "KICK", "KICK of eight writes", kinds=("slab", "page", "copy"))(
-    lambda w: kick(w, [w.a.write(w.b, 100 * i, user_data=i) for i in range(1, 9)], wait=8)
-)
-
-
-@case("data", "KICK", "KICK of receives with elements, for two queue pairs", kinds=("slab", "page", "copy"))
-def _(w):
-    sizes = {"max_send_wr": 4, "max_recv_wr": 4, "max_send_sge": 3, "max_recv_sge": 3}
-    made_qps = [
-        w.file.call("QP_CREATE", pd=w.pd, send_cq=w.cq.handle, recv_cq=w.cq.handle, qp_type=N["QPT_RC"], **sizes).handle
-        for _ in range(2)
-    ]
-    wrs = []
-    for handle in made_qps:
-        w.file.call("QP_MODIFY", qp=handle, attr_mask=INIT_BITS, attr=S["qp_attr"](**INIT[1]))
-        wrs.append(S["wr"](qp=handle, opcode=N["WR_RECV"], num_sge=3, sge=S["sge"]()))
-    array = elements(*[(w.a.buffer.handle, i * 128, 64) for i in range(3)])
-    return kick(w, wrs, bytes(array), undo=lambda w: (tidy(w.file, *made_qps), w.cq.reap()))
 
 
 def refused_in_the_middle(r):
@@ -1091,7 +1043,7 @@ def _(w):
 class Uring:
     """A ring with entries of 128 bytes and completions of 32, or half of that: io_uring_setup(2).
 
-    With `polled`, a thread of the kernel submits.
+    With `polled`, a thread of the kernel submits. `extra` is the first further word of the last completion.
     """
 
     def __init__(self, entries=8, small=False, polled=False):
@@ -1144,6 +1096,8 @@ class Uring:
         while self.cq_head.value != self.cq_tail.value:
             at = self.cqes + self.cqe * (self.cq_head.value & self.cq_mask)
             out.append(struct.unpack_from("QiI", self.rings, at)[:2])
+            if self.cqe == 32:
+                (self.extra,) = struct.unpack_from("Q", self.rings, at + 16)
             self.cq_head.value = (self.cq_head.value + 1) & 0xFFFFFFFF
         return out
 
@@ -1211,11 +1165,12 @@ def uring_sweep(r, w, name, kind, make, good, allowed):
 URING_COMMANDS = {}
 
 
-def uring(command, good=lambda res: res == 0, allowed=("EAGAIN",)):
-    CASES.append(Case("uring", [command], command, None))
+def uring(command, name=None, good=lambda res: res == 0, allowed=("EAGAIN",)):
+    name = name or command
+    CASES.append(Case("uring", [command], name, None))
 
     def add(make):
-        URING_COMMANDS[command] = (make, good, set(allowed))
+        URING_COMMANDS[name] = (make, good, set(allowed))
         return make
 
     return add
@@ -1242,10 +1197,13 @@ def _(w):
     return N["URING_CANCEL"], bytes(got), lambda: (w.file.destroy(qp.handle), w.cq.reap())
 
 
-@uring("URING_KICK", good=lambda res: res == 1)
+@uring("URING_BATCH", "URING_BATCH with URING_RING", good=lambda res: res == 2)
 def _(w):
-    ring, over = full_ring(w, [w.a.write(w.b, 3000)])
-    return N["URING_KICK"], bytes(S["uring_kick"](ring=ring.handle)), over
+    qp = Qp(w.file, w.pd, w.cq, depth=8)
+    qp.modify(INIT[0], **INIT[1])
+    array = (S["wr"] * 2)(*[qp.wr("RECV", w.a.buffer, 0, 64) for _ in range(2)])
+    got = S["uring_batch"](wrs=ctypes.addressof(array), nr_wrs=2, wr_size=ctypes.sizeof(S["wr"]), flags=N["URING_RING"])
+    return N["URING_BATCH"], bytes(got), lambda: (w.file.destroy(qp.handle), w.cq.reap(), array)
 
 
 def run_uring(r, chosen):

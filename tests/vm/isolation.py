@@ -42,7 +42,6 @@ from ulp import (
     File,
     Qp,
     Srq,
-    SubmitRing,
     UserBuffer,
     error_of,
     hang_ns,
@@ -425,7 +424,6 @@ def one_of_each(me):
         "grant": grant.handle,
         "ah": ah.handle,
         "listener": listener.handle,
-        "ring": SubmitRing(f, 4).handle,
         "mine": e.qp.handle,
     }
 
@@ -489,7 +487,6 @@ def attempts(me, h):
     out.append(("... as the second element", error_of(f.submit, [two])))
     attempt("SUBMIT, wait", "SUBMIT", cq=h["cq"], min_complete=1, timeout_ns=1)
     attempt("CQ_EVENTFD", "CQ_EVENTFD", cq=h["cq"], fd=-1)
-    out.append(("KICK", error_of(ulp.ioctl, f.fd, N["KICK"], ctypes.c_void_p(h["ring"]))))
     attempt("BUFFER_QUERY", "BUFFER_QUERY", buffer=h["buffer"])
     attempt("BUFFER_CREATE", "BUFFER_CREATE", pd=h["pd"], node=N["NODE_ANY"], length=PAGE)
     attempt("BUFFER_REGISTER", "BUFFER_REGISTER", pd=h["pd"], addr=ctypes.addressof(keep), length=8)

@@ -408,33 +408,6 @@ class Cq:
         return out
 
 
-class SubmitRing:
-    """A submission ring. `tail` is the index of the next entry."""
-
-    def __init__(self, file, entries=64):
-        self.file, self.tail = file, 0
-        got = file.call("RING_CREATE", entries=entries)
-        self.handle, self.entries, self.offset = got.handle, got.entries, got.mmap_offset
-        self.map = file.map(got.mmap_size, got.mmap_offset)
-        self.header = S["ring"].from_buffer(self.map)
-
-    def put(self, wr, *parts):
-        """Writes the entry of `wr`, and entries with each of the parts: bytes, as many as are needed."""
-        size, start = N["RING_ENTRY_SIZE"], N["RING_ENTRIES_OFFSET"]
-        for part in (bytes(wr)[:size], *parts):
-            for at in range(0, len(part), size):
-                here = start + size * (self.tail & (self.entries - 1))
-                self.map[here : here + size] = part[at : at + size].ljust(size, b"\0")
-                self.tail = (self.tail + 1) & 0xFFFFFFFF
-
-    def kick(self, file=None, handle=None, tail=None, **header):
-        """Posts what was put, or up to `tail`; the header gets those members."""
-        for name, value in header.items():
-            setattr(self.header, name, value)
-        self.header.tail = self.tail if tail is None else tail
-        ioctl((file or self.file).fd, N["KICK"], ctypes.c_void_p(self.handle if handle is None else handle))
-
-
 class Buffer:
     def __init__(self, file, pd, length, page_size=0, node=N["NODE_ANY"]):
         got = file.call("BUFFER_CREATE", pd=pd, node=node, length=length, page_size=page_size)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""What completes a command of io_uring, what the end of a ring costs, and submission rings.
+"""What completes a command of io_uring, what the end of a ring costs, and what is only posted by one.
 
-    uring.py exit|resubmit|destroyed|kick|unreported
+    uring.py exit|resubmit|destroyed|posted|unreported
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
 from faults import Uring
-from ulp import N, S, End, File, Qp, SubmitRing, error_of, pattern
+from ulp import N, S, End, File, Qp, error_of, pattern
 
 BATCHES, SINGLES = 512, 8
 LINKED = 64
@@ -87,80 +87,63 @@ def test_resubmit(r):
     r.check("and succeeds", results[0] >= 0, results[0])
 
 
-def test_kick(r):
-    """A command posts the requests of a submission ring, and does not wait: in entries of 64 and of 128 bytes."""
+def test_posted(r):
+    """A batch for the rings of the completion queues completes when it is posted: by entries of 64 and of 128 bytes."""
     a, b = ulp.pair(entries=64)
     other = File("h1", "")
     a.buffer.map[:4096] = pattern(1, 4096)
     for small in (True, False):
-        ring, uring = SubmitRing(a.file, 8), Uring(small=small)
+        uring = Uring(small=small)
         size = f"entries of {uring.sqe} bytes"
 
         def run(*commands, flags=0, fd=a.file.fd, late=False, uring=uring):
             for command in commands:
-                uring.prepare(fd, N["URING_KICK"], command, None, flags=flags)
+                uring.prepare(fd, N["URING_BATCH"], command, None, flags=flags)
             call = uring.enter(len(commands), 0)
             return call.function(*call.args), [res for _, res in (uring.wait(len(commands)) if late else uring.reap())]
 
-        def kick(*parts, number=1, handle=ring.handle, ring=ring, **how):
-            ring.header.tail = ring.tail
-            return run(*[bytes(S["uring_kick"](ring=handle)) + bytes(parts)] * number, **how)
+        def post(wrs, number=1, ring=N["URING_RING"], run=run, **how):
+            array = (S["wr"] * len(wrs))(*wrs)
+            where = {"wrs": ctypes.addressof(array), "nr_wrs": len(wrs), "wr_size": ctypes.sizeof(S["wr"])}
+            return run(*[bytes(S["uring_batch"](**where, flags=ring))] * number, **how)
 
-        def put(count, ring=ring, **more):
-            for i in range(count):
-                ring.put(a.write(b, 8, offset=8 * i, remote_offset=8 * i, user_data=i, **more))
+        def writes(count):
+            return [a.write(b, 8, offset=8 * i, remote_offset=8 * i, user_data=i) for i in range(count)]
 
         def done(count):
             return [(c.user_data, c.status) for c in a.cq.wait(count)]
 
         b.buffer.map[:64] = bytes(64)
-        put(5)
-        # No wait: what the header says of one is nonsense.
-        ring.header.flags, ring.header.cq, ring.header.min_complete = 0xFF, 0x7777, 99
-        r.equal(f"{size}: five are posted at once", kick(), (1, [5]))
+        r.equal(f"{size}: five are posted at once", post(writes(5)), (1, [5]))
         r.equal("they complete in the ring of their queue", done(5), [(i, 0) for i in range(5)])
         r.equal("the peer has them", b.buffer.map[:40] == a.buffer.map[:40], True)
-        r.equal("the ring says so", (ring.header.head, ring.header.posted), (5, 5))
-        r.equal("an empty ring is no error", (kick(), a.cq.reap()), ((1, [0]), []))
-        put(2)
-        r.equal("with SKIP_SUCCESS there is no completion of io_uring", kick(flags=IOSQE_CQE_SKIP_SUCCESS), (1, []))
+        silent = post(writes(2), flags=IOSQE_CQE_SKIP_SUCCESS)
+        r.equal("with SKIP_SUCCESS there is no completion of io_uring", silent, (1, []))
         r.equal("... and the requests complete", done(2), [(0, 0), (1, 0)])
-        tail = ring.tail
-        put(2)
-        wrong = a.write(b, 8)
-        wrong.qp = 0
-        ring.put(wrong)
+        wrong = writes(3)
+        wrong[2].qp = 0
         refused = -errno.ENOENT
-        r.equal("all are posted, or none", kick(flags=IOSQE_CQE_SKIP_SUCCESS), (1, [refused]))
-        r.equal(
-            "the ring says which is wrong", (ring.header.bad_index, ring.header.posted, ring.header.head), (2, 0, tail)
-        )
+        r.equal("a batch that is refused says so", post(wrong, flags=IOSQE_CQE_SKIP_SUCCESS), (1, [refused]))
+        if not small:
+            r.equal("... and which request is wrong", uring.extra, 2)
         r.equal(
             "a refusal ends a chain of links",
-            kick(number=2, flags=IOSQE_IO_LINK, late=True),
+            post(wrong, number=2, flags=IOSQE_IO_LINK, late=True),
             (2, [refused, -errno.ECANCELED]),
         )
-        ring.tail = (tail + 2) & 0xFFFFFFFF
-        r.equal("what is set back is posted as it is now", (kick(), done(2)), ((1, [2]), [(0, 0), (1, 0)]))
         for what, got, want in (
-            ("no handle", kick(handle=0), errno.ENOENT),
-            ("a queue pair's", kick(handle=a.qp.handle), errno.EBADFD),
-            ("a flag", run(bytes(S["uring_kick"](ring=ring.handle, flags=1))), errno.EINVAL),
-            ("a byte after the struct", kick(1), errno.E2BIG),
-            ("a ring of another file", kick(fd=other.fd), errno.ENOENT),
+            ("none", post([]), errno.EINVAL),
+            ("a flag", post(writes(1), ring=N["URING_RING"] | 2), errno.EINVAL),
+            ("a file that has no such queue pair", post(writes(1), fd=other.fd), errno.ENOENT),
         ):
             r.equal(f"{size}: {what}", got, (1, [-want]))
-        r.equal("nothing was posted", (a.cq.reap(), ring.header.head), ([], ring.tail))
-        ring.header = None
-        ring.map.close()
-        a.file.destroy(ring.handle)
-    r.equal("a ring that is destroyed", kick(ring=SubmitRing(a.file, 1), handle=ring.handle), (1, [-errno.ENOENT]))
+        r.equal("nothing was posted", a.cq.reap(), [])
 
 
 def test_unreported(r):
-    """Unsignaled sends of a submission ring leave room in a short completion queue for commands of every kind."""
+    """Unsignaled sends by io_uring leave room in a short completion queue for commands of every kind."""
     a, b = ulp.pair(depth=256, entries=64)
-    ring, uring = SubmitRing(a.file, 8), Uring()
+    uring = Uring()
     silent = a.write(b, 8, flags=0)
 
     def run(number, command):
@@ -175,23 +158,20 @@ def test_unreported(r):
         done = ulp.until(lambda: (res := run(number, command)) != full and (res,), 5)
         return done[0] if done else full
 
-    def kick():
-        ring.header.tail = ring.tail
-        return when_room("URING_KICK", bytes(S["uring_kick"](ring=ring.handle)))
+    def batch(wrs, flags):
+        where = {"wrs": ctypes.addressof(wrs), "nr_wrs": len(wrs), "wr_size": ctypes.sizeof(S["wr"])}
+        return when_room("URING_BATCH", bytes(S["uring_batch"](**where, flags=flags)))
 
-    posted = []
+    posted, six = [], (S["wr"] * 6)(*[silent] * 6)
     while len(posted) < 100 and (not posted or posted[-1] == 6):
-        for _ in range(6):
-            ring.put(silent)
-        posted.append(kick())
-    r.equal("URING_KICK of 600 unsignaled writes, completion queue of 64: all are posted", set(posted), {6})
+        posted.append(batch(six, N["URING_RING"]))
+    r.equal("URING_BATCH of 600 unsignaled writes, completion queue of 64: all are posted", set(posted), {6})
     r.equal("... and none has a completion", a.cq.reap(), [])
     got = when_room("URING_REQUEST", bytes(a.write(b, 8)))
     r.equal("a request by io_uring after unsignaled ones succeeds", got, 0)
     wrs = (S["wr"] * 2)(silent, a.write(b, 8, user_data=7))
     for flags, want in ((0, []), (N["URING_RING"], [(7, 0)])):
-        batch = S["uring_batch"](wrs=ctypes.addressof(wrs), nr_wrs=2, wr_size=ctypes.sizeof(S["wr"]), flags=flags)
-        got = when_room("URING_BATCH", bytes(batch))
+        got = batch(wrs, flags)
         done = [(c.user_data, c.status) for c in a.cq.wait(len(want))]
         r.equal(f"a batch with flags {flags} after unsignaled ones succeeds", (got, done), (2, want))
 

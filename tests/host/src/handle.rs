@@ -29,7 +29,7 @@ proptest! {
                 prop_assert_eq!(handle.to_raw(), raw);
                 prop_assert!(u32::from(handle.index) < MAX_OBJECTS);
             }
-            None => prop_assert!(raw >> 31 != 0 || !(1..=10).contains(&(raw >> 27))),
+            None => prop_assert!(raw >> 31 != 0 || !(1..=9).contains(&(raw >> 27))),
         }
     }
 

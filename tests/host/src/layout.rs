@@ -213,7 +213,6 @@ fn commands_begin_with_size_and_flags() {
         "gid_entry",
         "cq_ring",
         "cqe",
-        "ring",
         "ah_attr",
         "qp_attr",
         "event",
@@ -224,7 +223,6 @@ fn commands_begin_with_size_and_flags() {
         // What goes into an entry of io_uring.
         "uring_batch",
         "uring_cancel",
-        "uring_kick",
     ];
     for (c_name, size, layout, _) in abi::STRUCTS {
         if objects.contains(&&c_name["rust_ulp_".len()..]) {

@@ -148,42 +148,6 @@ proptest! {
         }
     }
 
-    /// A consumer that looks at all entries first, and then consumes a part of them, as KICK does.
-    #[test]
-    fn entries_that_are_not_consumed_stay(
-        bits in 0u32..6,
-        start in any::<u32>(),
-        steps in prop::collection::vec((0u32..40, 0u32..40), 1..100),
-    ) {
-        let entries = 1u32 << bits;
-        let mut consumer = Consumer::new(entries).unwrap();
-        let (head, tail) = (Index::default(), Index::default());
-        let mut read = 0u32;
-        while read < start % 4096 {
-            let count = entries.min(start % 4096 - read);
-            tail.0.set(read + count);
-            consumer.refresh(&tail).unwrap();
-            consumer.advance_by(u32::MAX);
-            read += count;
-        }
-        for (ready, consumed) in steps {
-            let ready = ready.min(entries);
-            tail.0.set(read.wrapping_add(ready));
-            prop_assert_eq!(consumer.refresh(&tail), Ok(ready));
-            let mut look = consumer.clone();
-            for index in 0..ready {
-                prop_assert_eq!(look.slot(), Some(read.wrapping_add(index) & (entries - 1)));
-                look.advance();
-            }
-            prop_assert_eq!(look.slot(), None);
-            prop_assert_eq!(consumer.ready(), ready);
-            consumer.advance_by(consumed);
-            read = read.wrapping_add(consumed.min(ready));
-            consumer.release(&head);
-            prop_assert_eq!(head.0.get(), read);
-        }
-    }
-
     /// The two together, each at its own pace: a queue.
     #[test]
     fn both_together_are_a_queue(

@@ -13,18 +13,23 @@ use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
 use crate::qp::Qp;
 use crate::srq::Srq;
-use crate::submit_ring::{Refused, SubmitRing};
 use crate::sync::Cache;
 use crate::sys::{self, Command};
 use crate::transport::Transport;
 use crate::wr::{Local, Post, Recv, Request, RequestFor, Target};
+use nix::errno::Errno;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most requests that go by a submission ring. A ring saves 540 instructions for each call, and costs
-/// 230 for each request.
-const BY_RING: usize = 2;
+/// Why nothing, or not everything, was posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused {
+    pub(crate) errno: Errno,
+    /// The request that was refused, and how many were posted.
+    pub(crate) index: u32,
+    pub(crate) posted: u32,
+}
 
 /// The requests of a batch as the ABI has them. Kept from one batch to the next.
 #[derive(Debug, Default)]
@@ -56,52 +61,8 @@ impl Storage {
         }
     }
 
-    /// Posts a few requests by a submission ring, which makes the call cheaper and each request more
-    /// expensive. Returns the completions that can be taken, or None if there is no ring with room.
-    fn submit_ring(
-        &self,
-        device: &DeviceInner,
-        wait: Option<(u32, u32, &Deadline)>,
-    ) -> Option<Result<u32, Refused>> {
-        if !(1..=BY_RING).contains(&self.wrs.len()) {
-            return None;
-        }
-        let mut ring = self.fill_ring(device)?;
-        let result = ring.kick(device.file(), wait);
-        device.rings.put(ring);
-        Some(result.map(|said| said.map_or(0, |said| said.completed)))
-    }
-
-    /// Takes a submission ring, and adds all requests to it. None if there is no ring with room.
-    pub(crate) fn fill_ring(&self, device: &DeviceInner) -> Option<Box<SubmitRing>> {
-        let Storage {
-            wrs, sges, bytes, ..
-        } = self;
-        let mut ring = device.rings.take(device.file())?;
-        let fits = wrs.iter().all(|wr| {
-            // Indices that `push` made: what they are of is there.
-            let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
-            let (mut many, mut inline): (&[_], &[_]) = (&[], &[]);
-            if wr.num_sge > 1 {
-                many = sges.get(index..).unwrap_or_default();
-            } else if wr.num_sge == 1 && wr.sge.buffer == 0 {
-                inline = bytes.get(index..).unwrap_or_default();
-            }
-            let many = many.iter().take(wr.num_sge.into()).copied();
-            let inline = inline.get(..wr.sge.length as usize).unwrap_or_default();
-            ring.push(wr, many, inline).is_ok()
-        });
-        if !fits {
-            device.rings.put(ring);
-            return None;
-        }
-        Some(ring)
-    }
-
     /// Issues SUBMIT. Returns the completions that can be taken.
-    ///
-    /// The kernel copies a list at once; in a submission ring each request would be copied twice.
-    fn submit_array(
+    fn submit(
         &mut self,
         device: &DeviceInner,
         wait: Option<(u32, u32, &Deadline)>,
@@ -132,16 +93,16 @@ impl Storage {
         self.wrs.len()
     }
 
-    /// As the command of a batch, whose requests stay where they are.
+    /// As the command of a batch with these flags, whose requests stay where they are.
     #[cfg(feature = "io-uring")]
-    pub(crate) fn command(&mut self) -> abi::UringBatch {
+    pub(crate) fn command(&mut self, flags: u32) -> abi::UringBatch {
         self.point();
         abi::UringBatch {
             wrs: sys::address_of(&self.wrs),
             // At most what goes into one call; and the sizes are small.
             nr_wrs: self.wrs.len() as u16,
             wr_size: abi::Wr::SIZE as u16,
-            flags: 0,
+            flags,
         }
     }
 
@@ -261,10 +222,7 @@ impl<'a> Core<'a> {
             .as_ref()
             .map(|(cq, min, until)| (cq.handle(), *min, until));
         let storage = self.storage.get_or_insert_default();
-        let result = match storage.submit_ring(self.device, args) {
-            Some(result) => result,
-            None => storage.submit_array(self.device, args),
-        };
+        let result = storage.submit(self.device, args);
         let Storage { wrs, chunks, .. } = &mut **storage;
         if !chunks.is_empty() {
             let posted = result.map_or_else(|refused| refused.posted, |_| u32::MAX);

@@ -368,14 +368,6 @@ impl Cq {
     /// Sleeps in the kernel. Returns the completions that were not taken, and why it ended.
     fn ask_for(&self, n: u32, deadline: &Deadline) -> Result<(u32, i32)> {
         let device = &self.inner.device;
-        if let Some(mut ring) = device.rings.take(device.file()) {
-            let result = ring.kick(device.file(), Some((self.handle(), n, deadline)));
-            device.rings.put(ring);
-            return match result {
-                Ok(said) => Ok(said.map_or((0, 0), |said| (said.completed, said.wait_error))),
-                Err(refused) => Err(Error::sys(WAITING, refused.errno)),
-            };
-        }
         let mut arg = abi::Submit {
             cq: self.handle(),
             min_complete: n,

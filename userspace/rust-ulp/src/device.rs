@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::gid::{Gid, Guid};
 use crate::port::{all, choose, gids, text, DefaultGid, GidEntry, PortInfo};
 use crate::status::WrOpcode;
-use crate::submit_ring::Rings;
 use crate::sync::{lock, Cache};
 use crate::sys::{Command, File, Plain};
 use crate::transport::Transport;
@@ -81,8 +80,6 @@ bitflags::bitflags! {
         const USER_MEMORY = abi::FEATURE_USER_MEMORY;
         /// [`Pd::dmabuf_builder`](crate::Pd::dmabuf_builder).
         const DMABUF = abi::FEATURE_DMABUF;
-        /// Requests are posted by rings in shared memory.
-        const RING = abi::FEATURE_RING;
         const _ = !0;
     }
 }
@@ -198,8 +195,6 @@ pub(crate) struct DeviceInner {
     peers: Mutex<HashMap<u32, (u32, Gid)>>,
     /// Memory for the next batch.
     pub(crate) storage: Cache,
-    /// The submission rings that nobody uses.
-    pub(crate) rings: Rings,
 }
 
 impl DeviceInner {
@@ -376,7 +371,6 @@ impl Device {
                 chosen,
                 peers: Mutex::new(HashMap::new()),
                 storage: Cache::default(),
-                rings: Rings::new(query.features & abi::FEATURE_RING != 0),
             }),
         })
     }

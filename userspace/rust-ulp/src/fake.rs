@@ -12,7 +12,7 @@ use crate::abi;
 use crate::device::Device;
 use crate::ring::{Producer, SharedIndex};
 use crate::sync::lock;
-use crate::sys::{counting, look_up, Command, FakeKernel, File};
+use crate::sys::{counting, look_up, FakeKernel, File};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::any::Any;
@@ -110,14 +110,6 @@ enum Object {
     Conn(Box<Conn>),
     Buffer(Memory),
     Grant(Grant),
-    Ring(SubmitRing),
-}
-
-#[derive(Clone, Debug)]
-struct SubmitRing {
-    at: u64,
-    entries: u32,
-    head: u32,
 }
 
 #[derive(Debug)]
@@ -381,10 +373,7 @@ impl Kernel {
 
     /// Objects that there are.
     pub(crate) fn objects(&self) -> usize {
-        let state = lock(&self.state);
-        // Submission rings stay until the file is closed.
-        let counts = |object: &&Object| !matches!(object, Object::Ring(_));
-        state.objects.values().filter(counts).count()
+        lock(&self.state).objects.len()
     }
 
     /// Writes into the ring number `n` what a kernel would not, or what only a failed one would.
@@ -484,7 +473,7 @@ impl Kernel {
             Query => |arg| {
                 arg.abi_version = abi::ABI_VERSION + state.newer;
                 arg.max_objects = 1 << 16;
-                arg.features = if state.old { 0 } else { 0xfff };
+                arg.features = if state.old { 0 } else { 0x7ff };
                 arg.max_entries = 1 << 16;
                 arg.max_buffer = 1 << 26;
                 (arg.max_batch, arg.max_cq_entries) = (64, 1 << 15);
@@ -556,16 +545,6 @@ impl Kernel {
             };
             PdCreate => |arg| {
                 arg.handle = state.add(Object::Pd);
-                Ok(())
-            };
-            RingCreate => |arg| {
-                arg.mmap_size = PAGE + u64::from(arg.entries) * abi::RING_ENTRY_SIZE as u64;
-                arg.mmap_offset = self.allocate(state, arg.mmap_size);
-                arg.handle = state.add(Object::Ring(SubmitRing {
-                    at: arg.mmap_offset,
-                    entries: arg.entries,
-                    head: 0,
-                }));
                 Ok(())
             };
             CqCreate => |arg| {
@@ -878,7 +857,7 @@ impl Kernel {
                     }
                 }
                 let needed = state.objects.values().any(|object| match object {
-                    Object::Pd | Object::Cq(_) | Object::Ring(_) | Object::Listener { .. } => false,
+                    Object::Pd | Object::Cq(_) | Object::Listener { .. } => false,
                     Object::Qp(qp) => {
                         let arg_of = &qp.arg;
                         let needs = [arg_of.pd, arg_of.send_cq, arg_of.recv_cq, arg_of.srq];
@@ -1095,104 +1074,6 @@ impl Kernel {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    /// Takes the requests out of a submission ring, and what they have in further entries. Returns
-    /// how many entries each has.
-    fn requests(
-        &self,
-        ring: &SubmitRing,
-        tail: u32,
-        parts: &mut Vec<Vec<u8>>,
-    ) -> Result<Vec<(abi::Wr, u32)>, Errno> {
-        const SIZE: usize = abi::RING_ENTRY_SIZE;
-        let mut at = ring.head;
-        assert!(tail.wrapping_sub(at) <= ring.entries);
-        let mut take = |len: usize| {
-            let mut bytes = Vec::new();
-            while bytes.len() < len {
-                assert_ne!(at, tail, "a request does not end");
-                let slot = (at & (ring.entries - 1)) as usize;
-                let from = ring.at + (abi::RING_ENTRIES_OFFSET + slot * SIZE) as u64;
-                let mut entry = [0; SIZE];
-                self.memory.read_exact_at(&mut entry, from).unwrap();
-                bytes.extend(entry);
-                at = at.wrapping_add(1);
-            }
-            (bytes, at)
-        };
-        let mut out = Vec::new();
-        let mut begin = ring.head;
-        while begin != tail {
-            let (mut bytes, mut end) = take(SIZE);
-            bytes.extend([0; 16]);
-            let mut wr = Fields(&bytes).wr();
-            if wr.flags & abi::REQUEST_TIMEOUT != 0 {
-                let (rest, at) = take(SIZE);
-                assert!(rest[16..].iter().all(|byte| *byte == 0));
-                (wr.timeout_ns, end) = (Fields(&rest).u64(), at);
-            }
-            let len = match wr.num_sge {
-                1 if wr.sge.buffer == 0 => wr.sge.length as usize,
-                0 | 1 => 0,
-                n => usize::from(n) * abi::Sge::SIZE as usize,
-            };
-            if len > 0 {
-                assert_eq!(wr.sge.offset, 0, "an address in a ring");
-                let (part, at) = take(len);
-                wr.sge.offset = crate::sys::address_of(&part);
-                parts.push(part);
-                end = at;
-            }
-            out.push((wr, end.wrapping_sub(begin)));
-            begin = end;
-        }
-        Ok(out)
-    }
-
-    fn kick_ring(&self, handle: u32) -> Result<(), Errno> {
-        let ring = match lock(&self.state).objects.get(&handle) {
-            Some(Object::Ring(ring)) => ring.clone(),
-            _ => return Err(Errno::ENOENT),
-        };
-        let word = |offset: usize| Index(&self.memory, ring.at + offset as u64);
-        let tail = word(std::mem::offset_of!(abi::Ring, tail)).load_acquire();
-        let mut timeout = [0; 8];
-        let timeout_at = ring.at + std::mem::offset_of!(abi::Ring, timeout_ns) as u64;
-        self.memory.read_exact_at(&mut timeout, timeout_at).unwrap();
-        let mut parts = Vec::new();
-        let requests = self.requests(&ring, tail, &mut parts)?;
-        let wrs: Vec<abi::Wr> = requests.iter().map(|(wr, _)| *wr).collect();
-        let mut arg = abi::Submit {
-            wrs: crate::sys::address_of(&wrs),
-            nr_wrs: wrs.len() as u32,
-            wr_size: abi::Wr::SIZE,
-            cq: word(std::mem::offset_of!(abi::Ring, cq)).load_acquire(),
-            min_complete: word(std::mem::offset_of!(abi::Ring, min_complete)).load_acquire(),
-            timeout_ns: u64::from_ne_bytes(timeout),
-            ..Command::new()
-        };
-        let result = self.submit(&mut arg);
-        let took = requests.iter().take(arg.posted as usize).map(|it| it.1);
-        let head = took.fold(ring.head, u32::wrapping_add);
-        if let Some(Object::Ring(ring)) = lock(&self.state).objects.get_mut(&handle) {
-            ring.head = head;
-        }
-        for (offset, value) in [
-            (std::mem::offset_of!(abi::Ring, head), head),
-            (std::mem::offset_of!(abi::Ring, posted), arg.posted),
-            (std::mem::offset_of!(abi::Ring, bad_index), arg.bad_index),
-            (std::mem::offset_of!(abi::Ring, completed), arg.completed),
-            (
-                std::mem::offset_of!(abi::Ring, wait_error),
-                arg.wait_error as u32,
-            ),
-        ] {
-            word(offset).store_release(value);
-        }
-        let left = arg.timeout_ns.to_ne_bytes();
-        self.memory.write_all_at(&left, timeout_at).unwrap();
-        result
     }
 
     fn elements(&self, wr: &abi::Wr) -> Result<Vec<abi::Sge>, Errno> {
@@ -1539,16 +1420,6 @@ impl Kernel {
 }
 
 impl FakeKernel for Kernel {
-    fn kick(&self, ring: u32) -> Result<(), Errno> {
-        counting::uncounted(|| {
-            let mut state = lock(&self.state);
-            state.log.push("KICK");
-            state.refused("KICK")?;
-            drop(state);
-            self.kick_ring(ring)
-        })
-    }
-
     fn read_events(&self, out: &mut [abi::Event]) -> Result<usize, Errno> {
         let mut state = lock(&self.state);
         let n = state.events.len().min(out.len());
@@ -1586,10 +1457,7 @@ impl FakeKernel for Kernel {
     fn command(&self, name: &'static str, arg: &mut dyn Any) -> Result<(), Errno> {
         counting::uncounted(|| {
             let mut state = lock(&self.state);
-            // Rings are made when something is posted for the first time: tests need not know when.
-            if name != abi::RingCreate::NAME {
-                state.log.push(name);
-            }
+            state.log.push(name);
             state.refused(name)?;
             if let Some(arg) = arg.downcast_mut::<abi::Submit>() {
                 drop(state);

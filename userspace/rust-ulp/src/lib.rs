@@ -167,7 +167,6 @@ mod srq;
 mod state;
 mod status;
 pub mod stream;
-mod submit_ring;
 mod sync;
 #[allow(unsafe_code)]
 mod sys;

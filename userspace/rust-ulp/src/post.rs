@@ -6,7 +6,6 @@ use crate::abi;
 use crate::buffer::LocalSlice;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
-use crate::submit_ring::SubmitRing;
 use crate::sys::{self, Command};
 use crate::wr::{Local, Request, Target};
 use nix::errno::Errno;
@@ -26,39 +25,10 @@ pub(crate) fn submit_error(errno: Errno) -> Error {
 /// Posts one request, without allocating.
 pub(crate) fn post_one(target: &Target<'_>, request: &Request<'_>) -> Result<()> {
     let wr = request.encode(target)?;
-    let rings = &target.device.rings;
-    if let Some(mut ring) = rings.take(target.device.file()) {
-        let posted = kick_one(target, request, &wr, &mut ring);
-        rings.put(ring);
-        if let Some(result) = posted {
-            return result;
-        }
-    }
     match &request.local {
         Local::Many(slices) if slices.len() > 1 => post_several(target, wr, slices),
         _ => submit(target, wr),
     }
-}
-
-/// Posts `request`, which is encoded as `wr`, by a ring; [`None`] if it does not go into one.
-fn kick_one(
-    target: &Target<'_>,
-    request: &Request<'_>,
-    wr: &abi::Wr,
-    ring: &mut SubmitRing,
-) -> Option<Result<()>> {
-    let (slices, bytes): (&[LocalSlice], &[u8]) = match &request.local {
-        Local::Many(slices) if slices.len() > 1 => (*slices, &[]),
-        Local::Bytes(bytes) => (&[], *bytes),
-        _ => (&[], &[]),
-    };
-    let sges = slices.iter().map(LocalSlice::sge);
-    ring.push(wr, sges, bytes).ok()?;
-    let posted = ring.kick(target.device.file(), None);
-    Some(match posted {
-        Ok(_) => Ok(()),
-        Err(refused) => Err(submit_error(refused.errno)),
-    })
 }
 
 /// Posts a request with several elements.

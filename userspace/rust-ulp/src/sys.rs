@@ -10,8 +10,7 @@
 //!   has that one size and alignment: nobody gets a reference to bytes that a device or another
 //!   process can change, and no two accesses of different sizes race.
 //! - A [`RingMap`] is the mapping of a completion ring: its header as `AtomicU32`, its entries as
-//!   words that are copied out. A [`SubmitMap`] is that of a submission ring, whose entries are
-//!   copied in.
+//!   words that are copied out.
 
 use crate::abi;
 use crate::ring::SharedIndex;
@@ -43,7 +42,7 @@ macro_rules! plain {
     ($($ty:ident)*) => { $(impl Plain for abi::$ty {})* };
 }
 plain!(Query Attach DeviceQuery PortQuery PkeyQuery PdCreate CqCreate QpCreate QpModify QpQuery
-    RingCreate BufferCreate BufferImport BufferQuery GrantCreate GrantRotate GrantQuery AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
+    BufferCreate BufferImport BufferQuery GrantCreate GrantRotate GrantQuery AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
     Connect Disconnect ConnQuery Destroy Cancel CqEventfd);
 
 /// What answers in place of the kernel in unit tests.
@@ -51,9 +50,6 @@ plain!(Query Attach DeviceQuery PortQuery PkeyQuery PdCreate CqCreate QpCreate Q
 pub(crate) trait FakeKernel: std::fmt::Debug + Send + Sync {
     /// Carries out the command `name`, whose struct is `arg`.
     fn command(&self, name: &'static str, arg: &mut dyn std::any::Any) -> Result<(), Errno>;
-
-    /// Carries out KICK.
-    fn kick(&self, ring: u32) -> Result<(), Errno>;
 
     /// Takes events, as many as there are and fit, and returns how many.
     fn read_events(&self, out: &mut [abi::Event]) -> Result<usize, Errno>;
@@ -268,27 +264,6 @@ impl File {
         // on, they write to a mapping that is ours, of which nobody has a reference but to atomics;
         // and the kernel keeps its pages for them when it is unmapped.
         unsafe { self.issue(arg) }
-    }
-
-    /// Issues KICK for a submission ring.
-    pub(crate) fn kick(&self, ring: u32) -> Result<(), Errno> {
-        loop {
-            match self.kick_once(ring) {
-                Err(Errno::EINTR) => continue,
-                result => return result,
-            }
-        }
-    }
-
-    fn kick_once(&self, ring: u32) -> Result<(), Errno> {
-        #[cfg(test)]
-        if let Some(fake) = &self.fake {
-            return fake.kick(ring);
-        }
-        let (fd, ring) = (self.fd.as_raw_fd(), libc::c_ulong::from(ring));
-        // SAFETY: The argument is a number. The kernel reads requests from the ring, which have no
-        // addresses, and writes to its header, which a `SubmitMap` accesses as atomics.
-        Errno::result(unsafe { libc::ioctl(fd, libc::c_ulong::from(abi::KICK), ring) }).map(drop)
     }
 
     /// Posts `wrs` and waits as `arg` says; `arg` is written back in every case. Entries are as
@@ -552,16 +527,6 @@ pub(crate) fn batch_bytes(batch: &abi::UringBatch) -> [u8; 80] {
     bytes
 }
 
-/// A `URING_KICK` of that ring as the bytes of a command.
-#[cfg(feature = "io-uring")]
-pub(crate) fn kick_bytes(ring: u32) -> [u8; 80] {
-    let mut bytes = [0; 80];
-    for (to, from) in bytes.iter_mut().zip(ring.to_ne_bytes()) {
-        *to = from;
-    }
-    bytes
-}
-
 /// The address of memory that a request reads while it is submitted.
 pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
     slice.as_ptr().expose_provenance() as u64
@@ -687,8 +652,8 @@ impl Mapping {
         // SAFETY: By the type invariants this is `len / 8` aligned words that stay mapped as long
         // as `self` is borrowed. Any bytes are a valid AtomicU64, which may change behind a shared
         // reference. The kernel's and the devices' accesses are outside of this program; those of
-        // this program all go through this slice and have this size, or through a `RingMap` or a
-        // `SubmitMap`, which keep words of their headers (u32) and all others (u64) apart.
+        // this program all go through this slice and have this size, or through a `RingMap`, which
+        // keeps words of its header (u32) and all others (u64) apart.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
     }
 }
@@ -783,121 +748,6 @@ impl RingMap {
             .checked_add(abi::CQ_ENTRIES_OFFSET / 8)?;
         copy_cqe(self.map.words(), first)
     }
-}
-
-/// Words of an entry of a submission ring.
-pub(crate) const ENTRY_WORDS: usize = abi::RING_ENTRY_SIZE / 8;
-
-/// What the header of a submission ring says after KICK.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Said {
-    pub(crate) head: u32,
-    pub(crate) posted: u32,
-    pub(crate) bad_index: u32,
-    pub(crate) completed: u32,
-    pub(crate) wait_error: i32,
-    pub(crate) timeout_ns: u64,
-}
-
-/// The mapping of a submission ring.
-///
-/// # Invariants
-///
-/// The mapping is longer than the ring's header.
-#[derive(Debug)]
-pub(crate) struct SubmitMap {
-    map: Mapping,
-}
-
-const _: () = assert!(size_of::<abi::Ring>() <= abi::RING_ENTRIES_OFFSET);
-
-impl SubmitMap {
-    /// Maps a ring of `entries` entries.
-    pub(crate) fn new(file: &File, offset: u64, len: u64, entries: u32) -> Result<Self, Errno> {
-        let need = u64::from(entries)
-            .saturating_mul(abi::RING_ENTRY_SIZE as u64)
-            .saturating_add(abi::RING_ENTRIES_OFFSET as u64);
-        if len < need || !entries.is_power_of_two() {
-            return Err(Errno::EPROTO);
-        }
-        // INVARIANT: `need` is more than the header.
-        Ok(Self {
-            map: Mapping::new(file, offset, len)?,
-        })
-    }
-
-    fn header(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset % 4 == 0 && offset < size_of::<abi::Ring>());
-        // SAFETY: `offset` is one of those below: within the header, which by the type invariants is
-        // within the mapping, and aligned. All accesses of this program to these words are of this
-        // size. It stays mapped as long as `self` is borrowed.
-        unsafe { AtomicU32::from_ptr(self.map.base.as_ptr().cast::<u8>().add(offset).cast()) }
-    }
-
-    fn timeout(&self) -> Option<&AtomicU64> {
-        let word = std::mem::offset_of!(abi::Ring, timeout_ns) / 8;
-        self.map.words().get(word)
-    }
-
-    /// Writes the entry at `slot`.
-    #[inline]
-    pub(crate) fn put(&self, slot: u32, words: &[u64; ENTRY_WORDS]) {
-        let first = (slot as usize)
-            .saturating_mul(ENTRY_WORDS)
-            .saturating_add(abi::RING_ENTRIES_OFFSET / 8);
-        let entry = self.map.words().get(first..).and_then(<[_]>::first_chunk);
-        let Some(entry): Option<&[AtomicU64; ENTRY_WORDS]> = entry else {
-            return;
-        };
-        for (to, word) in entry.iter().zip(words) {
-            to.store(*word, Ordering::Relaxed);
-        }
-    }
-
-    /// Says what the next KICK is to do. `timeout_ns` has no meaning without a queue.
-    pub(crate) fn ask(&self, tail: u32, cq: u32, min_complete: u32, timeout_ns: u64) {
-        let set = |offset, value| self.header(offset).store(value, Ordering::Relaxed);
-        set(std::mem::offset_of!(abi::Ring, cq), cq);
-        if cq != 0 {
-            set(std::mem::offset_of!(abi::Ring, min_complete), min_complete);
-            if let Some(word) = self.timeout() {
-                word.store(timeout_ns, Ordering::Relaxed);
-            }
-        }
-        // A KICK that does not find the ring writes nothing.
-        set(std::mem::offset_of!(abi::Ring, posted), 0);
-        set(std::mem::offset_of!(abi::Ring, bad_index), 0);
-        let to = self.header(std::mem::offset_of!(abi::Ring, tail));
-        to.store(tail, Ordering::Release);
-    }
-
-    /// What the kernel has written.
-    pub(crate) fn said(&self) -> Said {
-        let get = |offset| self.header(offset).load(Ordering::Acquire);
-        Said {
-            head: get(std::mem::offset_of!(abi::Ring, head)),
-            posted: get(std::mem::offset_of!(abi::Ring, posted)),
-            bad_index: get(std::mem::offset_of!(abi::Ring, bad_index)),
-            completed: get(std::mem::offset_of!(abi::Ring, completed)),
-            wait_error: get(std::mem::offset_of!(abi::Ring, wait_error)) as i32,
-            timeout_ns: self.timeout().map_or(0, |ns| ns.load(Ordering::Relaxed)),
-        }
-    }
-}
-
-/// A request as words: the first entry of a submission ring, and what does not go into it.
-#[inline]
-pub(crate) fn wr_words(wr: &abi::Wr) -> &[u64; 10] {
-    const _: () = assert!(align_of::<abi::Wr>() == align_of::<u64>());
-    // SAFETY: Both are 80 bytes without padding, of the same alignment, and any bytes are valid
-    // numbers.
-    unsafe { std::mem::transmute::<&abi::Wr, &[u64; 10]>(wr) }
-}
-
-/// An element as words.
-pub(crate) fn sge_words(sge: abi::Sge) -> [u64; 2] {
-    // SAFETY: Both are 16 bytes without padding, and any bytes are valid numbers.
-    unsafe { std::mem::transmute::<abi::Sge, [u64; 2]>(sge) }
 }
 
 /// Words of a completion.

@@ -603,9 +603,9 @@ fn waiting_ends() {
     );
     assert!(p.cq.wait(Duration::MAX).is_ok());
     // A signal whose handler returns ends nothing.
-    p.kernel.refuse("KICK", Errno::EINTR);
+    p.kernel.refuse("SUBMIT", Errno::EINTR);
     assert!(matches!(p.cq.wait(NOW), Err(Error::Timeout { .. })));
-    p.kernel.refuse("KICK", Errno::ENODEV);
+    p.kernel.refuse("SUBMIT", Errno::ENODEV);
     assert!(matches!(p.cq.wait(SOON), Err(Error::DeviceGone)));
 }
 
@@ -2374,7 +2374,7 @@ fn what_is_of_another_device_is_refused() {
     ] {
         assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
     }
-    assert!(!d.kernel.log().contains(&"KICK"));
+    assert!(!d.kernel.log().contains(&"SUBMIT"));
 }
 
 /// An address goes with its last clone; a batch keeps it.

@@ -36,7 +36,7 @@
 
 use crate::abi;
 use crate::ah::AddressHandle;
-use crate::batch::{refused_error, DeviceBatch, Storage};
+use crate::batch::{refused_error, DeviceBatch, Refused, Storage};
 use crate::buffer::{Buffer, LocalSlice};
 use crate::completion::Completion;
 use crate::deadline::Deadline;
@@ -44,7 +44,6 @@ use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
-use crate::submit_ring::SubmitRing;
 use crate::sys::{self, Uring};
 use crate::wr::{Local, Request, RequestFor, Target};
 use nix::errno::Errno;
@@ -124,8 +123,8 @@ struct Slot {
     chunk: Option<Chunk>,
     /// Of a batch.
     count: Option<u32>,
-    /// The submission ring of a batch that completes when it is posted.
-    ring: Option<Box<SubmitRing>>,
+    /// Whether it is a batch that completes when it is posted.
+    is_posting: bool,
     keep: Vec<Buffer>,
     to: Option<AddressHandle>,
     memory: Memory,
@@ -268,12 +267,13 @@ impl Ring {
         Ok(())
     }
 
-    /// Adds a batch, whose memory it takes.
+    /// Adds a batch, whose memory it takes. With `is_posting` it completes when it is posted.
     fn push_batch(
         &mut self,
         device: &Arc<DeviceInner>,
         storage: &mut Storage,
         wr_id: u64,
+        is_posting: bool,
     ) -> Result<()> {
         device.needs(abi::FEATURE_URING, "io_uring")?;
         let count = storage.len();
@@ -290,33 +290,12 @@ impl Ring {
         };
         // The memory of the one before goes back in exchange.
         std::mem::swap(&mut slot.memory.batch, storage);
-        let command = slot.memory.batch.command();
+        let flags = if is_posting { abi::URING_RING } else { 0 };
+        let command = slot.memory.batch.command(flags);
         (slot.wr_id, slot.queue, slot.qp_num) = (wr_id, 0, 0);
         slot.count = Some(u32::from(command.nr_wrs));
+        slot.is_posting = is_posting;
         self.stage(device, index, abi::URING_BATCH, sys::batch_bytes(&command));
-        Ok(())
-    }
-
-    /// Adds the posting of a batch, whose memory it takes.
-    fn push_kick(
-        &mut self,
-        device: &Arc<DeviceInner>,
-        storage: &mut Storage,
-        wr_id: u64,
-    ) -> Result<()> {
-        device.needs(abi::FEATURE_URING, "io_uring")?;
-        let index = self.room()?;
-        let Some(slot) = self.slots.get_mut(index as usize) else {
-            return Err(Error::QueueFull); // there is one for each index
-        };
-        let ring = storage.fill_ring(device).ok_or(Error::QueueFull)?;
-        let bytes = sys::kick_bytes(ring.offer());
-        // The memory of the one before goes back in exchange.
-        std::mem::swap(&mut slot.memory.batch, storage);
-        (slot.wr_id, slot.queue, slot.qp_num) = (wr_id, 0, 0);
-        slot.count = Some(0);
-        slot.ring = Some(ring);
-        self.stage(device, index, abi::URING_KICK, bytes);
         Ok(())
     }
 
@@ -458,7 +437,7 @@ impl DeviceBatch<'_> {
     /// [`Error::Unsupported`] if a chunk of a [`Pool`](crate::Pool) is in it.
     pub fn submit_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
         let (device, storage) = self.requests()?;
-        ring.push_batch(device, storage, wr_id)
+        ring.push_batch(device, storage, wr_id, false)
     }
 
     /// Adds the posting of the batch to a ring as one entry, which completes as soon as the requests
@@ -467,13 +446,11 @@ impl DeviceBatch<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Ring::push`]; [`Error::QueueFull`] also if the batch does not fit into a submission ring,
-    /// which has 128 entries, or other postings have all 16 rings of the device;
-    /// [`Error::Unsupported`] if a chunk of a [`Pool`](crate::Pool) is in it.
-    #[doc(alias = "URING_KICK")]
+    /// As [`Self::submit_by`].
+    #[doc(alias = "URING_RING")]
     pub fn post_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
         let (device, storage) = self.requests()?;
-        ring.push_kick(device, storage, wr_id)
+        ring.push_batch(device, storage, wr_id, true)
     }
 }
 
@@ -489,10 +466,7 @@ impl Drop for Ring {
             let slot = usize::try_from(index).ok();
             if let Some(slot) = slot.and_then(|index| self.slots.get_mut(index)) {
                 // Its chunk, too, was not posted.
-                let slot = take(slot);
-                if let (Some(device), Some(ring)) = (slot.device, slot.ring) {
-                    device.rings.put(ring);
-                }
+                drop(take(slot));
             }
         }
         for cqe in self.uring.rest() {
@@ -504,7 +478,7 @@ impl Drop for Ring {
         // The kernel may still be about to read what is in flight, from memory that nobody must
         // have then: it stays where it is.
         for slot in self.slots.iter_mut().filter(|slot| slot.device.is_some()) {
-            std::mem::forget((take(&mut slot.memory), slot.ring.take()));
+            std::mem::forget(take(&mut slot.memory));
             if let Some(chunk) = slot.chunk.take() {
                 chunk.gone();
             }
@@ -527,18 +501,9 @@ impl Slot {
     /// What the completion says, which also frees the slot.
     fn finish(&mut self, res: i32, extra: u64) -> Cqe {
         let wr_id = self.wr_id;
-        let result = match (self.device.take(), self.ring.take()) {
-            (Some(device), Some(mut ring)) => {
-                let posted = match res {
-                    0.. => Ok(()),
-                    res => Err(Errno::from_raw(res.wrapping_neg())),
-                };
-                let posted = ring.kicked(posted).map_err(refused_error);
-                device.rings.put(ring);
-                posted.and_then(|()| self.outcome(0, 0, &device))
-            }
-            (Some(device), None) => self.outcome(res, extra, &device),
-            (None, _) => Err(Error::Stopped), // it was not in flight
+        let result = match self.device.take() {
+            Some(device) => self.outcome(res, extra, &device),
+            None => Err(Error::Stopped), // it was not in flight
         };
         if let Some(chunk) = self.chunk.take() {
             match &result {
@@ -551,6 +516,7 @@ impl Slot {
         self.keep.clear();
         self.to = None;
         self.count = None;
+        self.is_posting = false;
         self.memory.sges.clear();
         self.memory.bytes.clear();
         self.memory.batch.clear();
@@ -558,15 +524,22 @@ impl Slot {
     }
 
     fn outcome(&self, res: i32, extra: u64, device: &DeviceInner) -> Result<Completion> {
+        // Two numbers in one.
+        let (low, high) = (extra as u32, (extra >> 32) as u32);
         let status = match res {
             0.. => 0,
             res if res < abi::URING_FAILED => {
                 u16::try_from(abi::URING_FAILED.wrapping_sub(res)).unwrap_or(u16::MAX)
             }
+            res if self.is_posting => {
+                return Err(refused_error(Refused {
+                    errno: Errno::from_raw(res.wrapping_neg()),
+                    index: low,
+                    posted: high,
+                }));
+            }
             res => return Err(refused(res)),
         };
-        // Two numbers in one.
-        let (low, high) = (extra as u32, (extra >> 32) as u32);
         let cqe = abi::Cqe {
             user_data: self.wr_id,
             qp: self.queue,

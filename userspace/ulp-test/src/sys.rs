@@ -298,14 +298,6 @@ impl Fd {
         Errno::result(status).map(drop)
     }
 
-    /// Issues KICK for a submission ring, once.
-    pub fn kick(&self, handle: u64) -> Result<(), Errno> {
-        // SAFETY: The argument is a number. What the ring says goes to memory that the kernel owns.
-        let status =
-            unsafe { libc::ioctl(self.0.as_raw_fd(), libc::c_ulong::from(abi::KICK), handle) };
-        Errno::result(status).map(drop)
-    }
-
     /// Maps `len` bytes at `offset`.
     pub fn map(
         &self,

@@ -241,7 +241,7 @@ fn refusals() -> Outcome {
     let op = |op| entry(fd, op, 9, &wr);
     one(
         "no command",
-        op(abi::URING_KICK + 1),
+        op(abi::URING_CANCEL + 1),
         refused(Errno::ENOTTY),
     )?;
     one("an ioctl", op(abi::IOC_SUBMIT), refused(Errno::ENOTTY))?;
@@ -328,7 +328,6 @@ fn refusals() -> Outcome {
     for (op, raw) in [
         (abi::URING_BATCH, bytes(&batch_of_one)),
         (abi::URING_CANCEL, bytes(&which)),
-        (abi::URING_KICK, bytes(&abi::UringKick::default())),
     ] {
         for at in [16, 79] {
             let mut cmd = [0; 80];

@@ -461,7 +461,7 @@ fn requests_that_fail() {
         let p = pair();
         let requests = AsyncRequests::new(&p.cq).unwrap();
         // Refused: no number is used up.
-        p.kernel.refuse("KICK", Errno::EAGAIN);
+        p.kernel.refuse("SUBMIT", Errno::EAGAIN);
         let error = requests.post(&p.a, Send::empty()).unwrap_err();
         assert!(error.is_backpressure(), "{error}");
         drop(requests.post(&p.b, Recv::empty()).unwrap());

@@ -95,7 +95,7 @@ fn a_chunk_comes_back_with_its_completion() {
 fn a_chunk_that_is_not_posted() {
     let p = pair();
     let pool = pool(&p, 1);
-    p.kernel.refuse("KICK", Errno::EAGAIN);
+    p.kernel.refuse("SUBMIT", Errno::EAGAIN);
     let refused = take(&pool)
         .post(&p.a, |memory| Ok(Send::new(memory)))
         .unwrap_err();
@@ -209,7 +209,7 @@ fn chunks_in_batches() {
     // Nothing was posted.
     drop(batch);
     assert_eq!(pool.available(), 2);
-    p.kernel.refuse("KICK", Errno::EAGAIN);
+    p.kernel.refuse("SUBMIT", Errno::EAGAIN);
     let mut batch = p.a.batch();
     batch
         .push_chunk(take(&pool), |memory| Ok(Send::new(memory)))

@@ -79,7 +79,7 @@ fn requests_that_were_not_submitted_go() {
     let error = ring.push(&p.b, Recv::empty()).unwrap_err();
     assert!(error.is_backpressure(), "{error}");
     let error = p.device.batch().post_by(&mut ring, 10).unwrap_err();
-    assert!(error.is_backpressure(), "{error}");
+    assert!(matches!(error, Error::TooMany { count: 0, .. }), "{error}");
     assert_eq!(pool.available(), 1);
     assert!(ring.poll().unwrap().is_none());
     let error = ring.wait(NOW).unwrap_err();
@@ -136,31 +136,16 @@ fn a_file_that_is_no_device_refuses() {
     assert_eq!((ring.in_flight(), pool.available()), (0, 2));
     assert_eq!(ring.submit().unwrap(), 0);
 
-    // Its submission ring is free again each time: a device has 16.
-    for _ in 0..32 {
-        let mut batch = p.device.batch();
-        batch.push(&p.a, Send::inline_bytes(b"x")).unwrap();
-        batch.post_by(&mut ring, 8).unwrap();
-        assert_eq!(ring.submit().unwrap(), 1);
-        let done = ring.wait(SOON).unwrap();
-        let Err(Error::Batch { posted, cause, .. }) = done.result else {
-            panic!("{done:?}");
-        };
-        assert_eq!((done.wr_id, posted), (8, 0));
-        assert!(matches!(*cause, Error::Unsupported { .. }), "{cause}");
-    }
-    // Each of these takes three entries of 128.
-    for count in [42, 43] {
-        let mut batch = p.device.batch();
-        for _ in 0..count {
-            let send = Send::inline_bytes(b"x").timeout(SOON);
-            batch.push(&p.a, send).unwrap();
-        }
-        let posted = batch.post_by(&mut ring, 8);
-        assert_eq!(posted.is_ok(), count == 42, "{posted:?}");
-    }
-    ring.submit().unwrap();
-    ring.wait(SOON).unwrap();
+    let mut batch = p.device.batch();
+    batch.push(&p.a, Send::inline_bytes(b"x")).unwrap();
+    batch.post_by(&mut ring, 8).unwrap();
+    assert_eq!(ring.submit().unwrap(), 1);
+    let done = ring.wait(SOON).unwrap();
+    let Err(Error::Batch { posted, cause, .. }) = done.result else {
+        panic!("{done:?}");
+    };
+    assert_eq!((done.wr_id, posted), (8, 0));
+    assert!(matches!(*cause, Error::Unsupported { .. }), "{cause}");
 
     kernel_without(&mut ring);
 }

@@ -235,13 +235,6 @@ fn probes() -> Vec<Probe> {
                 ..abi::CqEventfd::new()
             }))
         },
-        Probe {
-            handle: Some(offset_of!(abi::RingCreate, handle)),
-            ..probe!(RingCreate, |_| on_set(&abi::RingCreate {
-                entries: 4,
-                ..abi::RingCreate::new()
-            }))
-        },
     ]
 }
 
@@ -456,8 +449,6 @@ fn unknown_numbers(file: &File) -> Outcome {
     known.extend(abi::IOC_LISTEN..=abi::IOC_CONN_QUERY);
     // What imports needs something to import: tests/vm/22-memory.
     known.push(abi::IOC_BUFFER_IMPORT);
-    // KICK has no struct: tests/vm/rings.py.
-    known.push(abi::KICK);
     let area = area(1)?;
     // Were it one, its struct would be too small.
     for magic in [0xbe, 0xbf, 0xc0] {

@@ -53,8 +53,7 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
         "SRQ_CREATE" => &[ANY, HANDLE, MAKE, &[EOPNOTSUPP, ERANGE]],
         "SRQ_MODIFY" => &[ANY, HANDLE, &[ERANGE]],
         "DESTROY" => &[ANY, &[EBUSY, ENOENT]],
-        "SUBMIT" | "KICK" => &[ANY, POST],
-        "RING_CREATE" => &[ANY, MAKE, &[ERANGE]],
+        "SUBMIT" => &[ANY, POST],
         "CANCEL" => &[ANY, HANDLE],
         "CQ_EVENTFD" => &[ANY, HANDLE, &[EBADF, EBUSY, EOPNOTSUPP]],
         "LISTEN" => &[

@@ -229,7 +229,7 @@ fn replay(
 /// Which part of the interface a call belongs to.
 fn group(what: &str) -> &'static str {
     match what {
-        "SUBMIT" | "KICK" | "CANCEL" | "CQ_EVENTFD" | "shared requests" => "requests",
+        "SUBMIT" | "CANCEL" | "CQ_EVENTFD" | "shared requests" => "requests",
         "LISTEN" | "GET_REQUEST" | "ACCEPT" | "REJECT" | "CONNECT" | "DISCONNECT"
         | "CONN_QUERY" => "connections",
         "mmap" | "munmap" | "mremap" | "mprotect" | "madvise" | "ring" | "buffer bytes" => {

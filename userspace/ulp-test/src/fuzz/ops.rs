@@ -64,7 +64,6 @@ pub const OPS: &[(&str, u32, Op)] = &[
     ("dup", 1, dup),
     ("uring", 60, super::rings::entries),
     ("uring_end", 1, super::rings::end),
-    ("kick", 60, kick),
 ];
 
 /// What the calls with numbers that are no command's are counted as.
@@ -872,82 +871,6 @@ fn submit(a: &mut Actor<'_>) {
     if result.is_ok() && !allowed.contains(&out.wait_error.saturating_neg()) {
         a.finding(format!("the wait of SUBMIT is {}", out.wait_error));
     }
-}
-
-/// A submission ring: one that there is, or a new one.
-fn submit_ring(a: &mut Actor<'_>, open: &Open) -> Option<Object> {
-    if !a.dice.one_in(8) {
-        if let Some(ring) = a.one(open, Kind::Ring) {
-            return Some(ring);
-        }
-    }
-    let arg = abi::RingCreate {
-        entries: match a.odd(12) {
-            0 => a.dice.any32() % 2048,
-            1 => 1,
-            _ => 16,
-        },
-        ..abi::RingCreate::new()
-    };
-    a.create(open, arg, |out| Object {
-        at: out.mmap_offset,
-        len: out.mmap_size,
-        number: out.entries,
-        ..object(Kind::Ring, out.handle)
-    })
-}
-
-/// Requests by a submission ring, which other threads may write to as well.
-fn kick(a: &mut Actor<'_>) {
-    let open = a.file();
-    let Some(ring) = submit_ring(a, &open) else {
-        return;
-    };
-    let Ok(map) = open.fd.share(ring.at, ring.len) else {
-        return;
-    };
-    let mut tail = map.load(offset_of!(abi::Ring, head));
-    for _ in 0..a.dice.below(6) {
-        let mut wr = request(a, &open, (ARGS - 1) * PAGE);
-        if (wr.num_sge > 1 || wr.flags & abi::SEND_INLINE != 0) && a.odd(4) != 0 {
-            wr.sge.offset = 0;
-        }
-        let mut raw = bytes(&wr);
-        raw.truncate(abi::RING_ENTRY_SIZE);
-        if a.odd(40) == 0 {
-            let index = a.dice.below(raw.len());
-            raw[index] = a.dice.word() as u8;
-        }
-        let slot = (tail & ring.number.wrapping_sub(1)) as usize;
-        map.put(abi::RING_ENTRIES_OFFSET + slot * raw.len(), &raw);
-        tail = tail.wrapping_add(1);
-    }
-    let waits = a.dice.one_in(4);
-    let (cq, timeout) = if waits {
-        (a.handle(&open, Kind::Cq), a.wait())
-    } else {
-        (0, 0)
-    };
-    let header = [
-        match a.odd(24) {
-            0 => a.dice.any32(),
-            _ => tail,
-        },
-        u32::from(a.odd(16) == 0) << a.dice.below(32),
-        cq,
-        a.dice.below(4) as u32,
-        timeout as u32,
-        (timeout >> 32) as u32,
-    ];
-    let header: Vec<u8> = header.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    map.put(0, &header);
-    let handle = match a.odd(24) {
-        0 => a.dice.any64(),
-        1 => a.handle(&open, Kind::Ring).into(),
-        _ => ring.handle.into(),
-    };
-    let result = open.fd.kick(handle);
-    a.note("KICK", result);
 }
 
 /// A write or send that should work, of a queue pair in any state.

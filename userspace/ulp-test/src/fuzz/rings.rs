@@ -107,7 +107,7 @@ fn one(a: &mut Actor<'_>, open: &Open, at: usize, fixed: bool) -> Entry128 {
         }
         3 => {
             let op = match a.dice.below(3) {
-                0 => abi::URING_KICK + 1,
+                0 => abi::URING_CANCEL + 1,
                 1 => abi::IOC_SUBMIT,
                 _ => a.dice.any32() | 0x8000_0000,
             };
@@ -129,12 +129,9 @@ fn one(a: &mut Actor<'_>, open: &Open, at: usize, fixed: bool) -> Entry128 {
                 let at = a.dice.below(80);
                 cmd[at] = a.dice.word() as u8;
             }
-            let op = a.dice.of([
-                abi::URING_REQUEST,
-                abi::URING_BATCH,
-                abi::URING_CANCEL,
-                abi::URING_KICK,
-            ]);
+            let op = a
+                .dice
+                .of([abi::URING_REQUEST, abi::URING_BATCH, abi::URING_CANCEL]);
             // A batch that names what is not ours to be read is refused, or reads garbage: no harm.
             let mut made = opcode::UringCmd80::new(types::Fd(fd), op).cmd(cmd).build();
             if a.dice.one_in(3) {

@@ -30,7 +30,6 @@ pub enum Kind {
     Listener,
     Request,
     Conn,
-    Ring,
 }
 
 /// An object of a file, as far as it is worth knowing.
