@@ -78,7 +78,7 @@
 //! | `MmapOffsets::ranges` | the offsets at which user space maps objects. No lock is taken under it | process |
 //! | `UlpFile::attached` | the rdma cgroup's charge for the file | process |
 //! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
-//! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked or replaced | process |
+//! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked | process |
 //! | `Background::connection` | a connection whose attempt is pending. Held while the module's workqueue takes a step of it; not taken under `UlpFile::table` | process |
 //! | `Connection::stepping` | one step of an attempt at a time | process |
 //! | `Connection::id` | the identifier of a connection, until an attempt has failed. No lock is taken under it | process |

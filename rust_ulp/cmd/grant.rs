@@ -16,12 +16,9 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// The flags of a grant that ends with its use.
-const ONE_SHOT: u32 = abi::GRANT_ONE_SHOT_INV | abi::GRANT_ONE_SHOT_IMM;
-
 /// Checks the members that depend on neither an object nor the device.
 pub(super) fn check(value: &abi::GrantCreate) -> Result {
-    if value.flags & ONE_SHOT != 0 && value.qp == 0 {
+    if value.flags & abi::GRANT_ONE_SHOT_INV != 0 && value.qp == 0 {
         return Err(EINVAL);
     }
     Ok(())
@@ -66,15 +63,6 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::GrantCreate) -> Result<Obje
     Ok(Object::Grant(object))
 }
 
-/// Gives a grant a new key.
-pub(super) fn rotate(ctx: &Ctx<'_>, value: &mut abi::GrantRotate) -> Result {
-    let grant = ctx.file.table().read().grant(value.grant)?.clone();
-    let (addr, rkey) = grant.rotate(ctx.file.net())?;
-    value.addr = addr;
-    value.rkey = rkey;
-    Ok(())
-}
-
 /// Describes a grant.
 pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::GrantQuery) -> Result {
     let grant = ctx.file.table().read().grant(value.grant)?.clone();
@@ -91,7 +79,7 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::GrantQuery) -> Result {
         addr: grant.addr(),
         rkey: grant.key().map_or(0, |(_, rkey)| rkey),
         access: attr.access,
-        grant_flags: attr.flags & ONE_SHOT,
+        grant_flags: attr.flags & abi::GRANT_ONE_SHOT_INV,
         pad: 0,
         user_data: attr.user_data,
     };

@@ -122,10 +122,9 @@ commands! {
         => create_prepared(buffer::map, buffer::import);
     IOC_BUFFER_QUERY: BufferQuery { flags: 0, zero: (pad) } => query(buffer::query);
     IOC_GRANT_CREATE: GrantCreate {
-        flags: (abi::GRANT_ONE_SHOT_INV | abi::GRANT_ONE_SHOT_IMM | abi::GRANT_PARTIAL),
+        flags: (abi::GRANT_ONE_SHOT_INV | abi::GRANT_PARTIAL),
         zero: (pad), check: grant::check
     } => create(grant::create);
-    IOC_GRANT_ROTATE: GrantRotate { flags: 0 } => modify(grant::rotate);
     IOC_GRANT_QUERY: GrantQuery { flags: 0, zero: (pad) } => query(grant::query);
     IOC_LISTEN: Listen { flags: 0, check: cm::check_listen } => create(cm::listen);
     IOC_GET_REQUEST: GetRequest { flags: abi::TIMEOUT_ABSOLUTE, zero: (param.reserved) }

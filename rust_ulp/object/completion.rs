@@ -263,12 +263,7 @@ impl Completions {
         }
         if kind == QueueKind::Recv {
             if let Some(rkey) = wc.invalidated {
-                grants.used(rkey, abi::GRANT_ONE_SHOT_INV);
-            }
-            if let Some(imm) = wc.imm {
-                if wc.opcode == u32::from(abi::WC_RECV_RDMA_WITH_IMM) {
-                    grants.used(imm, abi::GRANT_ONE_SHOT_IMM);
-                }
+                grants.used(rkey);
             }
         }
     }

@@ -25,10 +25,7 @@ use crate::{
     device::Device,
     events::FileEvents,
     kernel::{
-        errno::{
-            enotconn,
-            eopnotsupp, //
-        },
+        errno::eopnotsupp,
         lock::{
             new_spinlock_bh,
             SpinLockBh, //
@@ -73,16 +70,16 @@ use kernel::{
 #[pin_data]
 pub(crate) struct RemoteKey {
     /// The registration, until it has ended. Lock order: before the locks of `rdma`. Held while
-    /// the key is revoked or replaced.
+    /// the key is revoked.
     #[pin]
     mr: Mutex<Option<Mr>>,
-    /// By which its [`QpGrants`] has it. Written with `QpGrants::keys` locked.
-    rkey: Atomic<u32>,
+    /// By which its [`QpGrants`] has it.
+    rkey: u32,
     /// The grant's handle; 0 before it has one.
     handle: Atomic<u32>,
     /// `GRANT_ACTIVE`, or the reason why it ends: `GRANT_USED` or `GRANT_EXPIRED`.
     state: Atomic<u32>,
-    /// `GRANT_ONE_SHOT_*` and other flags.
+    /// `GRANT_*`.
     flags: u32,
     /// The value that the creator of the grant gave it.
     user_data: u64,
@@ -95,7 +92,7 @@ impl RemoteKey {
         let rkey = mr.rkey();
         Arc::pin_init(
             pin_init!(Self {
-                rkey: Atomic::new(rkey),
+                rkey,
                 mr <- new_mutex!(Some(mr), "rust_ulp::RemoteKey::mr"),
                 handle: Atomic::new(0),
                 state: Atomic::new(abi::GRANT_ACTIVE),
@@ -126,9 +123,6 @@ impl RemoteKey {
 
 /// Grants by their keys. Every grant in it is registered, so no two have the same key.
 type Keys = RBTree<u32, Arc<RemoteKey>>;
-
-/// A grant of [`Keys`].
-type KeyNode = RBTreeNode<u32, Arc<RemoteKey>>;
 
 /// The grants of a queue pair.
 struct Sets {
@@ -203,8 +197,7 @@ impl QpGrants {
 
     /// Adds a grant. Sleeps.
     fn add(&self, key: Arc<RemoteKey>) -> Result {
-        let rkey = key.rkey.load(Relaxed);
-        let node = RBTreeNode::new(rkey, key, GFP_KERNEL_ACCOUNT)?;
+        let node = RBTreeNode::new(key.rkey, key, GFP_KERNEL_ACCOUNT)?;
         let _ = self.keys.lock().live.insert(node);
         // Before `is_over` is asked: see `end_all`.
         let _ = self.count.fetch_add(1, Full);
@@ -214,30 +207,13 @@ impl QpGrants {
     /// Removes a grant, and returns whether it was still there. Sleeps.
     fn remove(&self, key: &RemoteKey) -> bool {
         let mut keys = self.keys.lock();
-        let rkey = key.rkey.load(Relaxed);
-        let node = keys.live.remove_node(&rkey);
-        let node = node.or_else(|| keys.ended.remove_node(&rkey));
+        let node = keys.live.remove_node(&key.rkey);
+        let node = node.or_else(|| keys.ended.remove_node(&key.rkey));
         drop(keys);
         if node.is_some() {
             self.count.add(-1, Relaxed);
         }
         node.is_some()
-    }
-
-    /// Notes that `key` has the key `rkey`, that of `node`, now. Returns the node of its old key;
-    /// [`None`] when the grant is to end, and keeps its key. Sleeps.
-    fn rename(&self, key: &RemoteKey, rkey: u32, node: KeyNode) -> Option<KeyNode> {
-        let mut keys = self.keys.lock();
-        let old = keys.live.remove_node(&key.rkey.load(Relaxed));
-        let unused = if old.is_some() {
-            key.rkey.store(rkey, Relaxed);
-            keys.live.insert(node)
-        } else {
-            Some(node)
-        };
-        drop(keys);
-        drop(unused);
-        old
     }
 
     /// Returns the epoch of a grant that is created now.
@@ -259,15 +235,15 @@ impl QpGrants {
         }
     }
 
-    /// Ends the grant with the key `rkey` if it ends with a use of kind `how`, one of
-    /// `GRANT_ONE_SHOT_*`, which a receive reports. Process context or softirq.
-    pub(crate) fn used(self: &Arc<Self>, rkey: u32, how: u32) {
+    /// Ends the grant with the key `rkey`, which a receive has invalidated, if it is for a single
+    /// use. Process context or softirq.
+    pub(crate) fn used(self: &Arc<Self>, rkey: u32) {
         if self.count.load(Relaxed) == 0 {
             return;
         }
         let mut keys = self.keys.lock();
         let is_one_shot = match keys.live.get(&rkey) {
-            Some(key) if key.flags & how != 0 => {
+            Some(key) if key.flags & abi::GRANT_ONE_SHOT_INV != 0 => {
                 // Unless it is to end already, for another reason.
                 let _ = key
                     .state
@@ -286,7 +262,7 @@ impl QpGrants {
     /// Has the work end `key`, which is over. Sleeps.
     fn end(self: &Arc<Self>, key: &RemoteKey) {
         let mut keys = self.keys.lock();
-        keys.end(key.rkey.load(Relaxed));
+        keys.end(key.rkey);
         drop(keys);
         self.queue_work();
     }
@@ -472,58 +448,7 @@ impl GrantObject {
         slot.as_ref().map(|mr| (mr.addr(), mr.rkey()))
     }
 
-    /// Replaces the key, and returns address and new key. Sleeps.
-    ///
-    /// The old key is dead then. If this fails, the old key stays valid. Returns [`enotconn`] when
-    /// the grant has ended, or is about to, and [`EIO`] when the driver does not revoke the old key.
-    pub(crate) fn rotate(&self, net: &NetNs) -> Result<(u64, u32)> {
-        let mut slot = self.key.mr.lock();
-        let Some(mr) = slot.as_ref() else {
-            return Err(enotconn());
-        };
-        let old = mr.rkey();
-        if self
-            .grants
-            .as_ref()
-            .is_some_and(|grants| grants.is_over(&self.key))
-        {
-            return Err(enotconn());
-        }
-        let handle = self.key.handle.load(Relaxed);
-        let fresh = register(&self.buffer, net, &self.attr)
-            .inspect_err(|err| trace::grant_rotate(handle, old, old, err.to_errno()))?;
-        let (addr, rkey) = (fresh.addr(), fresh.rkey());
-        // Before the device may give the old key to another grant.
-        let renamed = match &self.grants {
-            Some(grants) => {
-                let node = RBTreeNode::new(rkey, self.key.clone(), GFP_KERNEL_ACCOUNT)?;
-                grants.rename(&self.key, rkey, node)
-            }
-            None => None,
-        };
-        if let Err(err) = mr.revoke() {
-            if let (Some(grants), Some(node)) = (&self.grants, renamed) {
-                let _ = grants.rename(&self.key, old, node);
-            }
-            trace::grant_rotate(handle, old, old, err.to_errno());
-            return Err(err);
-        }
-        let dead = slot.replace(fresh);
-        drop((dead, renamed));
-        // The work that ends all grants may be past the new key, and not have come to the old one. It
-        // held the lock of the keys before `rename` did, so this sees the epoch that the work saw.
-        self.end_if_over();
-        trace::grant_rotate(handle, old, rkey, 0);
-        ulp_debug!(
-            "grant {:#x}: key {:#x} instead of {:#x}\n",
-            handle,
-            rkey,
-            old
-        );
-        Ok((addr, rkey))
-    }
-
-    /// Revokes the key for good. After it returns, the peer can access nothing by it. Sleeps.
+    /// Revokes the key. After it returns, the peer can access nothing by it. Sleeps.
     ///
     /// Fails with [`EIO`] when the driver refuses: the grant stays as it was.
     pub(crate) fn end(&self) -> Result {

@@ -58,6 +58,5 @@ tracepoints! {
     );
     rust_ulp_accept as accept(handle: u32, qp_num: u32, error: i32);
     rust_ulp_grant_end as grant_end(file: u32, handle: u32, rkey: u32, reason: u32);
-    rust_ulp_grant_rotate as grant_rotate(handle: u32, old: u32, rkey: u32, error: i32);
     rust_ulp_disconnect as disconnect(handle: u32, by_peer: bool);
 }

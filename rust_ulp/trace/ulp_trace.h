@@ -358,21 +358,6 @@ TRACE_EVENT(rust_ulp_grant_end,
 		  show_ulp_grant_state(__entry->reason))
 );
 
-/* GRANT_ROTATE replaced and revoked the key @old, or kept it if @error is set. */
-TRACE_EVENT(rust_ulp_grant_rotate,
-	TP_PROTO(u32 handle, u32 old, u32 rkey, int error),
-	TP_ARGS(handle, old, rkey, error),
-	TP_STRUCT__entry(
-		__field(u32, handle) __field(u32, old) __field(u32, rkey) __field(int, error)
-	),
-	TP_fast_assign(
-		__entry->handle = handle; __entry->old = old; __entry->rkey = rkey;
-		__entry->error = error;
-	),
-	TP_printk("handle=0x%x old=0x%x rkey=0x%x error=%d", __entry->handle, __entry->old,
-		  __entry->rkey, __entry->error)
-);
-
 /* A connection was disconnected, by the peer or by this side. */
 TRACE_EVENT(rust_ulp_disconnect,
 	TP_PROTO(u32 handle, bool by_peer),

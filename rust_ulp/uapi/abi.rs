@@ -33,7 +33,7 @@ numbers! {
         IOC_REJECT = io(0x33), IOC_CONNECT = io(0x34), IOC_DISCONNECT = io(0x35),
         IOC_CONN_QUERY = io(0x36);
     u32: IOC_BUFFER_REGISTER = io(0x40), IOC_BUFFER_IMPORT = io(0x41), IOC_BUFFER_QUERY = io(0x42),
-        IOC_GRANT_ROTATE = io(0x43), IOC_GRANT_QUERY = io(0x44);
+        IOC_GRANT_QUERY = io(0x44);
     usize: NAME_MAX = 64;
     u32: TIMEOUT_ABSOLUTE = 1 << 0;
     u32: NONBLOCK = 1 << 1;
@@ -69,7 +69,7 @@ numbers! {
     i32: NODE_ANY = -1;
     u32: BUFFER_READ_ONLY = 1 << 0;
     u32: BUFFER_PAGES = 1, BUFFER_USER = 2, BUFFER_DMABUF = 3;
-    u32: GRANT_ONE_SHOT_INV = 1 << 0, GRANT_ONE_SHOT_IMM = 1 << 1, GRANT_PARTIAL = 1 << 2;
+    u32: GRANT_ONE_SHOT_INV = 1 << 0, GRANT_PARTIAL = 1 << 2;
     u32: GRANT_ACTIVE = 1, GRANT_USED = 2, GRANT_EXPIRED = 3;
     usize: EVENTS_MAX = 256;
     u32: EVENT_CQ_ERR = 0, EVENT_QP_FATAL = 1, EVENT_QP_REQ_ERR = 2, EVENT_QP_ACCESS_ERR = 3,
@@ -242,10 +242,6 @@ abi! {
         @0 size: u32, @4 flags: u32, @8 buffer: u32, @12 access: u32, @16 offset: u64,
         @24 length: u64, @32 addr: u64, @40 rkey: u32, @44 handle: u32, @48 qp: u32, @52 pad: u32,
         @56 user_data: u64
-    }
-    /// Gives a grant a new key.
-    struct GrantRotate = rust_ulp_grant_rotate, 24 bytes, IOC_GRANT_ROTATE "GRANT_ROTATE" {
-        @0 size: u32, @4 flags: u32, @8 grant: u32, @12 rkey: u32, @16 addr: u64
     }
     /// Describes a grant.
     struct GrantQuery = rust_ulp_grant_query, 72 bytes, IOC_GRANT_QUERY "GRANT_QUERY" {

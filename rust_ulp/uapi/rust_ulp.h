@@ -15,9 +15,9 @@
  *  - A handle identifies an object. It is a number from 1 to 2^31 - 1, and is valid only in the
  *    open file that created the object.
  *  - A command that fails changes nothing, with two exceptions. ACCEPT, ATTACH, CANCEL,
- *    GRANT_ROTATE, QP_MODIFY and SUBMIT return EFAULT after they have taken effect if the kernel
- *    can write the beginning of the struct but not its end. QP_MODIFY leaves the queue pair in ERR
- *    if the driver fails in the middle of the command.
+ *    QP_MODIFY and SUBMIT return EFAULT after they have taken effect if the kernel can write the
+ *    beginning of the struct but not its end. QP_MODIFY leaves the queue pair in ERR if the driver
+ *    fails in the middle of the command.
  *  - @timeout_ns of a command that waits (ACCEPT, CONNECT, GET_REQUEST, SUBMIT) is a number of
  *    nanoseconds from the start of the command, and that of a work request from its post. 0
  *    leaves no time: a wait ends at once, and what cannot end at once (an attempt to connect, a
@@ -126,7 +126,6 @@
 #define RUST_ULP_IOC_BUFFER_REGISTER	_IO(RUST_ULP_IOC_MAGIC, 0x40)
 #define RUST_ULP_IOC_BUFFER_IMPORT	_IO(RUST_ULP_IOC_MAGIC, 0x41)
 #define RUST_ULP_IOC_BUFFER_QUERY	_IO(RUST_ULP_IOC_MAGIC, 0x42)
-#define RUST_ULP_IOC_GRANT_ROTATE	_IO(RUST_ULP_IOC_MAGIC, 0x43)
 #define RUST_ULP_IOC_GRANT_QUERY	_IO(RUST_ULP_IOC_MAGIC, 0x44)
 /* 0x45 to 0x4f: other commands of memory; 0x80 to 0x8f: RUST_ULP_URING_* */
 
@@ -1154,7 +1153,6 @@ struct rust_ulp_buffer_query {
 
 /* rust_ulp_grant_create.flags and rust_ulp_grant_query.grant_flags */
 #define RUST_ULP_GRANT_ONE_SHOT_INV	(1U << 0)	/* ends when invalidated; needs @qp */
-#define RUST_ULP_GRANT_ONE_SHOT_IMM	(1U << 1)	/* ends by immediate data; needs @qp */
 #define RUST_ULP_GRANT_PARTIAL		(1U << 2)	/* may grant less, and returns @length */
 
 /*
@@ -1162,7 +1160,7 @@ struct rust_ulp_buffer_query {
  *
  *  EOPNOTSUPP  the driver does not grant REMOTE_ATOMIC; siw: a grant with REMOTE_READ crosses the
  *              end of a page
- *  EINVAL      no right is given, or one is not defined; ONE_SHOT_INV or ONE_SHOT_IMM without @qp
+ *  EINVAL      no right is given, or one is not defined; ONE_SHOT_INV without @qp
  *  EACCES      a right to write a READ_ONLY buffer
  *  ERANGE      the range is empty, not inside the buffer, or (without PARTIAL) crosses the border
  *              of a key
@@ -1174,7 +1172,7 @@ struct rust_ulp_buffer_query {
 
 /**
  * struct rust_ulp_grant_create - gives the peer access to a range of a buffer
- * @flags: [in] RUST_ULP_GRANT_ONE_SHOT_*, RUST_ULP_GRANT_PARTIAL.
+ * @flags: [in] RUST_ULP_GRANT_ONE_SHOT_INV, RUST_ULP_GRANT_PARTIAL.
  * @buffer: [in; handle] Buffer.
  * @access: [in] RUST_ULP_ACCESS_REMOTE_*, at least one.
  * @offset: [in; bytes] First byte.
@@ -1194,9 +1192,7 @@ struct rust_ulp_buffer_query {
  * longer access the memory. The handle stays valid until it is destroyed.
  *
  * A grant with ONE_SHOT_INV also ends when a receive of @qp completes that invalidated the key
- * (SEND_WITH_INV). A grant with ONE_SHOT_IMM also ends when a receive of @qp completes that has
- * immediate data equal to the key (RDMA_WRITE_WITH_IMM). Do not combine ONE_SHOT_IMM with other
- * uses of immediate data: a number that equals the key by chance ends the grant.
+ * (SEND_WITH_INV).
  *
  * The protection domain is the trust boundary of a grant, with @qp or without. @qp limits the life
  * of the key, not its users: the device checks that key and queue pair have the same protection
@@ -1218,34 +1214,9 @@ struct rust_ulp_grant_create {
 	__aligned_u64 user_data;
 };
 
-/*
- * Errnos of GRANT_ROTATE:
- *
- *  EIO         the driver did not revoke the old key
- *  ENOTCONN    the grant has ended
- *  ENOENT, EBADFD, ENOMEM  a shared cause
- */
-
-/**
- * struct rust_ulp_grant_rotate - gives a grant a new key
- * @grant: [in; handle] Grant.
- * @rkey: [out; 32 bits] The new key.
- * @addr: [out; bytes; remote address] Remote address of the first byte.
- *
- * The range stays the same. When the command returns, the old key is revoked, as after DESTROY.
- * When it fails, the old key stays valid. ENOTCONN: the grant has ended.
- */
-struct rust_ulp_grant_rotate {
-	__u32 size;
-	__u32 flags;
-	__u32 grant;
-	__u32 rkey;
-	__aligned_u64 addr;
-};
-
 /* rust_ulp_grant_query.state */
 #define RUST_ULP_GRANT_ACTIVE	1
-#define RUST_ULP_GRANT_USED	2	/* a grant with ONE_SHOT_* was used */
+#define RUST_ULP_GRANT_USED	2	/* a grant with ONE_SHOT_INV was used */
 #define RUST_ULP_GRANT_EXPIRED	3	/* its queue pair went to ERR or RESET, or was destroyed */
 
 /*
@@ -1265,7 +1236,7 @@ struct rust_ulp_grant_rotate {
  * @addr: [out; bytes; remote address] Remote address of the first byte.
  * @rkey: [out; 32 bits] The key; 0: the grant has ended.
  * @access: [out] RUST_ULP_ACCESS_REMOTE_*.
- * @grant_flags: [out] RUST_ULP_GRANT_ONE_SHOT_*.
+ * @grant_flags: [out] RUST_ULP_GRANT_ONE_SHOT_INV.
  * @user_data: [out; any] @user_data of GRANT_CREATE.
  */
 struct rust_ulp_grant_query {

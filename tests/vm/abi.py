@@ -43,7 +43,6 @@ N = {
     "IOC_BUFFER_REGISTER": 48960,
     "IOC_BUFFER_IMPORT": 48961,
     "IOC_BUFFER_QUERY": 48962,
-    "IOC_GRANT_ROTATE": 48963,
     "IOC_GRANT_QUERY": 48964,
     "NAME_MAX": 64,
     "TIMEOUT_ABSOLUTE": 1,
@@ -136,7 +135,6 @@ N = {
     "BUFFER_USER": 2,
     "BUFFER_DMABUF": 3,
     "GRANT_ONE_SHOT_INV": 1,
-    "GRANT_ONE_SHOT_IMM": 2,
     "GRANT_PARTIAL": 4,
     "GRANT_ACTIVE": 1,
     "GRANT_USED": 2,
@@ -608,15 +606,6 @@ struct(
     qp=c_uint32,
     pad=c_uint32,
     user_data=c_uint64,
-)
-struct(
-    "grant_rotate",
-    "rkey addr",
-    size=c_uint32,
-    flags=c_uint32,
-    grant=c_uint32,
-    rkey=c_uint32,
-    addr=c_uint64,
 )
 struct(
     "grant_query",

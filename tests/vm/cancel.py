@@ -415,13 +415,12 @@ def test_once(r):
             access=N["ACCESS_REMOTE_WRITE"],
             length=64,
             qp=b.qp.handle,
-            flags=N["GRANT_ONE_SHOT_IMM"],
+            flags=N["GRANT_ONE_SHOT_INV"],
         )
         b.file.submit([srq.recv(b.buffer, 4096, 64, user_data=1)])
         if canceled:
             r.equal("a shared receive is canceled", cancel(b, 1, queue=srq.handle), 1)
-        write = {"remote_addr": grant.addr, "rkey": grant.rkey, "imm_data": grant.rkey}
-        a.file.submit([a.qp.wr("RDMA_WRITE_WITH_IMM", a.buffer, 0, 8, **write)])
+        a.file.submit([a.qp.wr("SEND_WITH_INV", a.buffer, 0, 8, imm_data=grant.rkey)])
         r.equal(f"{how}: the grant is used", said(a.cq.wait(1)), [(0, 0)])
         ended = ulp.until(lambda: b.file.call("GRANT_QUERY", grant=grant.handle).state != N["GRANT_ACTIVE"], 5)
         r.equal(f"{how}: and has ended", ended, True)

@@ -46,9 +46,9 @@ GROUPS = "/sys/fs/cgroup"
 OPERATIONS = (
     "accept, atomic, batch, buffer, buffer destroyed in flight, buffer destroyed while mapped, cancel"
     ", closed under waiters, connect, datagram, datagram received, descriptor passed, disconnect, fork after mmap"
-    ", forked under waiters, grant revoked in flight, io_uring, left in flight, mapping gone in flight, mprotect"
-    ", mremap, open, partial munmap, queue destroyed under waiters, queue pair destroyed in flight, rc, read"
-    ", register, reject, ring left in flight, rotate, send, uc, ud, wait, write"
+    ", forked under waiters, grant revoked in flight, granted anew, io_uring, left in flight, mapping gone in flight"
+    ", mprotect, mremap, open, partial munmap, queue destroyed under waiters, queue pair destroyed in flight, rc, read"
+    ", register, reject, ring left in flight, send, uc, ud, wait, write"
 ).split(", ")
 LEAST = 3
 # What means trouble in the kernel's log, and any word of the module.

@@ -279,8 +279,8 @@ def scenes():
         pd = e.file.pd()
         return lambda: e.file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=4 * PAGE)
 
-    def rotate(e, _):
-        return lambda: e.file.call("GRANT_ROTATE", grant=e.grant.handle)
+    def create_grant(e, _):
+        return lambda: e.file.grant(e.buffer)
 
     def create_ah(e, peer):
         gid = peer.file.gid().gid
@@ -352,7 +352,7 @@ def scenes():
             create_cq,
             create_srq,
             create_buffer,
-            rotate,
+            create_grant,
             create_ah,
             destroy_qp,
             destroy_grant,

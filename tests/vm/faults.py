@@ -568,18 +568,6 @@ case("memory", "GRANT_CREATE", "GRANT_CREATE, one shot")(
 )
 
 
-@case("memory", "GRANT_ROTATE", late=True)
-def _(w):
-    mine = w.file.grant(w.a.buffer)
-    return ioctl(w.file, "GRANT_ROTATE", grant=mine.handle, undo=lambda: w.file.destroy(mine.handle))
-
-
-@case("memory", "GRANT_ROTATE", "GRANT_ROTATE, with a queue pair", late=True)
-def _(w):
-    mine = w.file.call("GRANT_CREATE", buffer=w.a.buffer.handle, access=ALL, length=5000, qp=w.qp.handle)
-    return ioctl(w.file, "GRANT_ROTATE", grant=mine.handle, undo=lambda: w.file.destroy(mine.handle))
-
-
 # --- requests ----------------------------------------------------------------------
 
 

@@ -250,12 +250,14 @@ def new_grant(me, access=ALL, offset=0, length=4096, buffer=None, **more):
     return got.handle, got.addr, got.rkey
 
 
-def rotated(me, grant):
-    return me.end.file.call("GRANT_ROTATE", grant=grant).rkey
-
-
 def destroyed(me, handle):
     me.end.file.destroy(handle)
+
+
+def renew(me, handle, **where):
+    """Destroys a grant, and grants the range again: handle, address, key."""
+    destroyed(me, handle)
+    return new_grant(me, **where)
 
 
 def other_domain(me):
@@ -493,7 +495,6 @@ def attempts(me, h):
     attempt("BUFFER_IMPORT", "BUFFER_IMPORT", pd=h["pd"], fd=f.fd)
     attempt("GRANT_CREATE", "GRANT_CREATE", buffer=h["buffer"], access=ALL, length=8)
     attempt("GRANT_CREATE with qp", "GRANT_CREATE", buffer=e.buffer.handle, access=ALL, length=8, qp=h["qp"])
-    attempt("GRANT_ROTATE", "GRANT_ROTATE", grant=h["grant"])
     attempt("GRANT_QUERY", "GRANT_QUERY", grant=h["grant"])
     attempt(
         "AH_CREATE",
@@ -619,7 +620,7 @@ def test_peer(r):
     _, at, key = granted["all"]
     stale, turned = victim(new_grant, offset=8192), victim(new_grant, offset=8192)
     victim(destroyed, stale[0])
-    victim(rotated, turned[0])
+    victim(renew, turned[0], offset=8192)
     end = at + 4096
     swap = "ATOMIC_CMP_AND_SWP"
     cases = [
@@ -631,7 +632,7 @@ def test_peer(r):
         ("a key of ones", "RDMA_READ", at, 0xFFFFFFFF, 64),
         ("a key that was destroyed", "RDMA_WRITE", stale[1], stale[2], 64),
         ("... to read", "RDMA_READ", stale[1], stale[2], 64),
-        ("a key before its rotation", "RDMA_WRITE", turned[1], turned[2], 64),
+        ("a key whose range was granted anew", "RDMA_WRITE", turned[1], turned[2], 64),
         ("... to read", "RDMA_READ", turned[1], turned[2], 64),
         ("a key of another domain", "RDMA_WRITE", pd_addr, pd_key, 64),
         ("... to read", "RDMA_READ", pd_addr, pd_key, 64),
@@ -668,10 +669,12 @@ def test_peer(r):
             heard,
         )
     join(victim, hostile)
-    once = victim(new_grant, offset=8192, flags=N["GRANT_ONE_SHOT_IMM"], qp=handle)
+    once = victim(new_grant, offset=8192, flags=N["GRANT_ONE_SHOT_INV"], qp=handle)
     victim(receives, 2)
-    first = hostile(request, "RDMA_WRITE_WITH_IMM", once[1], once[2], fill=0x11, imm_data=once[2])[0]
-    r.equal("a grant for one use", (first, victim(completions, 1), victim(content, 8192, 64)), (0, [0], b"\x11" * 64))
+    first = hostile(request, "RDMA_WRITE", once[1], once[2], fill=0x11)[0]
+    r.equal("a grant for one use", (first, victim(content, 8192, 64)), (0, b"\x11" * 64))
+    ended = hostile(request, "SEND_WITH_INV", 0, 0, imm_data=once[2])[0]
+    r.equal("... ends when the peer invalidates it", (ended, victim(completions, 1)), (0, [0]))
     victim(wait_event, N["EVENT_GRANT_ENDED"])
     r.equal(
         "... is none for two",
@@ -752,15 +755,19 @@ def test_invalidate(r):
     r.equal("another key of the same memory works", friend(request, "RDMA_WRITE", near, near_key, fill=9)[0], 0)
     got = friend(request, "RDMA_WRITE", addr, rkey, fill=8)[0]
     r.check("the key itself works, or is dead", got == (REFUSED if status == 0 else 0), (status, got))
-    fresh = victim(rotate_first)
+    fresh = victim(renew_first)
     join(victim, friend)
     r.equal("its owner has another one made, and goes on", friend(request, "RDMA_WRITE", addr, fresh, fill=7)[0], 0)
     victim(destroyed, grant)
     end_well(r, victim, hostile, friend)
 
 
-def rotate_first(me):
-    return rotated(me, me.end.grant.handle)
+def renew_first(me):
+    """Destroys the first grant, and makes another of the same range: its key."""
+    e = me.end
+    e.file.destroy(e.grant.handle)
+    e.grant = e.file.grant(e.buffer, ALL)
+    return e.grant.rkey
 
 
 def loop_invalidate(me, rkey):
@@ -1013,7 +1020,6 @@ def written(me):
     look("BUFFER_REGISTER", pd=e.pd, addr=ulp.address_of(own), length=PAGE)
     look("GRANT_CREATE", buffer=e.buffer.handle, access=ALL, offset=0, length=PAGE)
     look("GRANT_QUERY", grant=e.grant.handle)
-    look("GRANT_ROTATE", grant=e.grant.handle)
     look("AH_CREATE", pd=e.pd, attr=S["ah_attr"](sgid_index=f.gid_index, port_num=1, is_global=1, dgid=f.gid().gid))
     look("SRQ_CREATE", pd=e.pd, cq=e.cq.handle, max_wr=4, max_sge=1, limit=0)
     srq = Srq(f, e.pd, e.cq, 4)
@@ -1106,7 +1112,7 @@ def busy(me):
         [me.end.qp.wr("RDMA_WRITE", me.end.buffer, 0, 64, remote_addr=me.end.grant.addr, rkey=1, user_data=5)]
     )
     status = me.end.cq.wait(1)[0].status
-    rotate_first(me)
+    renew_first(me)
     me.end.file.call("CANCEL", queue=me.end.qp.handle, flags=N["CANCEL_ALL"])
     return status
 

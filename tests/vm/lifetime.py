@@ -132,7 +132,6 @@ def husk(r, what, end):
         "BUFFER_REGISTER": {"pd": end.pd, "length": 4096},
         "BUFFER_IMPORT": {"pd": end.pd, "fd": -1},
         "BUFFER_QUERY": {"buffer": b.handle},
-        "GRANT_ROTATE": {"grant": end.grant.handle},
         "GRANT_QUERY": {"grant": end.grant.handle},
         "AH_CREATE": {"pd": end.pd},
         "SRQ_CREATE": {"pd": end.pd, "cq": end.cq.handle, "max_wr": 1, "max_sge": 1},

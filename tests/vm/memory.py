@@ -261,7 +261,7 @@ def test_grants(r):
         error_of(a.file.call, "GRANT_CREATE", offset=4 * HALF, length=1, **part),
         "ERANGE",
     )
-    for flags, qp in ((N["GRANT_ONE_SHOT_INV"], 0), (N["GRANT_ONE_SHOT_IMM"], 0), (8, 0), (1 << 31, a.qp.handle)):
+    for flags, qp in ((N["GRANT_ONE_SHOT_INV"], 0), (2, a.qp.handle), (8, 0), (1 << 31, a.qp.handle)):
         r.equal(
             f"flags {flags:#x} with queue pair {qp:#x}",
             error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8, flags=flags, qp=qp),
@@ -283,18 +283,27 @@ def test_grants(r):
         b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=grant.addr, rkey=rkey)])
         return done(b)
 
+    def renew(handle):
+        a.file.destroy(handle)
+        return a.file.call("GRANT_CREATE", buffer=target.handle, access=ALL, offset=100, length=64)
+
     b.buffer.map[:64] = pattern(4, 64)
-    fresh = a.file.call("GRANT_ROTATE", grant=grant.handle)
-    r.check("another key, the same address", fresh.rkey != grant.rkey and fresh.addr == grant.addr, f"{fresh.rkey:#x}")
-    r.equal("which opens the same range", (write(fresh.rkey), target.map[100:164]), ([0], pattern(4, 64)))
+    fresh = renew(grant.handle)
+    r.check(
+        "a range that is granted again: another key, the same address",
+        fresh.rkey != grant.rkey and fresh.addr == grant.addr,
+        f"{fresh.rkey:#x}",
+    )
+    r.equal("the new key opens the same range", (write(fresh.rkey), target.map[100:164]), ([0], pattern(4, 64)))
     b.buffer.map[:64] = bytes(64)
-    r.equal("the old one opens nothing", (write(grant.rkey), target.map[100:164]), ([10], pattern(4, 64)))
-    r.equal("the grant has the new one", query(a.file, grant).rkey, fresh.rkey)
-    r.equal("to rotate what is no grant", error_of(a.file.call, "GRANT_ROTATE", grant=target.handle), "EBADFD")
-    keys = {a.file.call("GRANT_ROTATE", grant=grant.handle).rkey for _ in range(50)}
-    r.equal("fifty times", len(keys) > 40, True)
-    a.file.destroy(grant.handle)
-    r.equal("to rotate what was destroyed", error_of(a.file.call, "GRANT_ROTATE", grant=grant.handle), "ENOENT")
+    r.equal("the old key opens nothing", (write(grant.rkey), target.map[100:164]), ([10], pattern(4, 64)))
+    keys = set()
+    for _ in range(50):
+        fresh = renew(fresh.handle)
+        keys.add(fresh.rkey)
+    r.check("50 times destroyed and created: at least 41 keys", len(keys) > 40, len(keys))
+    a.file.destroy(fresh.handle)
+    r.equal("a grant that was destroyed", error_of(query, a.file, fresh), "ENOENT")
     r.equal("no grant is left", a.file.call("BUFFER_QUERY", buffer=target.handle).grants, 0)
 
 
@@ -320,57 +329,55 @@ def bound(end, flags=0, buffer=None, **more):
 
 
 def test_once(r):
+    """A one-shot grant ends when its key is invalidated, and by nothing else that a receive reports."""
     a, b = joined()
-    inv, imm = N["GRANT_ONE_SHOT_INV"], N["GRANT_ONE_SHOT_IMM"]
+    inv = N["GRANT_ONE_SHOT_INV"]
+    used, active = N["GRANT_USED"], N["GRANT_ACTIVE"]
     a.file.submit([a.qp.wr("RECV", a.buffer, 32768, 64) for _ in range(8)])
 
-    def send(op, data, rkey=0, **fields):
-        b.file.submit([b.qp.wr(op, b.buffer, 0, 64, imm_data=data, rkey=rkey, **fields)])
+    def send(op, data, **fields):
+        b.file.submit([b.qp.wr(op, b.buffer, 0, 64, imm_data=data, **fields)])
         return done(b) + done(a)
 
-    for op, fields, once in (("RDMA_WRITE_WITH_IMM", True, imm), ("SEND_WITH_INV", False, inv)):
-        g, other, many = bound(a, once), bound(a, once), bound(a, once ^ inv ^ imm)
-        r.equal(f"{op}: a one-shot grant says so", query(a.file, g).grant_flags, once)
-        r.equal(f"{op}: the query can be issued again", a.file.issue("GRANT_QUERY", query(a.file, g))[0], 0)
-        b.buffer.map[:64] = pattern(g.rkey & 255, 64)
-        a.buffer.map[:64] = bytes(64)
-        got = send(op, g.rkey, g.rkey, remote_addr=g.addr) if fields else send(op, g.rkey)
-        r.equal(f"{op}: it ends when it was used", (got, endings(a.file, 1)), ([0, 0], [(g.handle, N["GRANT_USED"])]))
-        r.equal(f"{op}: and says that", (query(a.file, g).state, query(a.file, g).rkey), (N["GRANT_USED"], 0))
-        r.equal(f"{op}: others do not", (query(a.file, other).state, query(a.file, many).state), (1, 1))
-        r.equal(f"{op}: it has no other key", error_of(a.file.call, "GRANT_ROTATE", grant=g.handle), "ENOTCONN")
-        if fields:
-            r.equal("what was written is there", a.buffer.map[:64], b.buffer.map[:64])
-            got = send(op, many.rkey, many.rkey, remote_addr=many.addr)
-            r.equal(
-                "a grant that ends when it is invalidated outlives immediate data",
-                (got, endings(a.file, 1, 0.1), query(a.file, many).state),
-                ([0, 0], [], 1),
-            )
-            got = send("SEND_WITH_IMM", other.rkey)
-            r.equal("immediate data of a send is no use", (got, query(a.file, other).state), ([0, 0], 1))
-            fresh = a.file.call("GRANT_ROTATE", grant=other.handle)
-            got = send(op, fresh.rkey, fresh.rkey, remote_addr=fresh.addr)
-            r.equal(
-                "a key that was rotated is good for one use", (got, endings(a.file, 1)), ([0, 0], [(other.handle, 2)])
-            )
-        else:
-            r.equal(
-                "a grant that ends by immediate data is not ended by an invalidation",
-                (send(op, many.rkey), endings(a.file, 1, 0.1), query(a.file, many).state),
-                ([0, 0], [], 1),
-            )
-        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=g.addr, rkey=g.rkey)])
-        r.equal(f"{op}: and its key is dead", done(b), [10])
-        for grant in (g, other, many):
-            a.file.destroy(grant.handle)
-        for end in (a, b):
-            end.qp.modify("STATE", qp_state=N["QPS_RESET"])
-            end.cq.reap()
-        a.connect(b)
-        b.connect(a)
-        endings(a.file, 1, 0.1)
-        a.file.submit([a.qp.wr("RECV", a.buffer, 32768, 64) for _ in range(8)])
+    def states(*grants):
+        return [query(a.file, g).state for g in grants]
+
+    g, later, other = bound(a, inv), bound(a, inv), bound(a)
+    r.equal("GRANT_QUERY of a one-shot grant: its flag", query(a.file, g).grant_flags, inv)
+    r.equal("GRANT_QUERY of a bound grant: no flag", query(a.file, other).grant_flags, 0)
+    r.equal("GRANT_QUERY: the struct can be issued again", a.file.issue("GRANT_QUERY", query(a.file, g))[0], 0)
+    b.buffer.map[:64] = pattern(g.rkey & 255, 64)
+    a.buffer.map[:64] = bytes(64)
+    got = send("RDMA_WRITE_WITH_IMM", g.rkey, rkey=g.rkey, remote_addr=g.addr)
+    r.equal("a write whose immediate data is the key lands", (got, a.buffer.map[:64]), ([0, 0], b.buffer.map[:64]))
+    r.equal("... and does not end the grant", (endings(a.file, 1, 0.1), states(g)), ([], [active]))
+    got = send("SEND_WITH_IMM", g.rkey)
+    r.equal("a send whose immediate data is the key does not end the grant", (got, states(g)), ([0, 0], [active]))
+    got = send("SEND_WITH_INV", g.rkey)
+    r.equal("a send that invalidates the key ends the grant", (got, endings(a.file, 1)), ([0, 0], [(g.handle, used)]))
+    r.equal("... which says so", (states(g), query(a.file, g).rkey), ([used], 0))
+    r.equal("... and no other grant", states(later, other), [active] * 2)
+    r.equal(
+        "a bound grant without the flag is not ended when its key is invalidated",
+        (send("SEND_WITH_INV", other.rkey), endings(a.file, 1, 0.1), states(other)),
+        ([0, 0], [], [active]),
+    )
+    got = send("SEND_WITH_INV", later.rkey)
+    r.equal("another one-shot grant ends by its own key", (got, endings(a.file, 1)), ([0, 0], [(later.handle, used)]))
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=g.addr, rkey=g.rkey)])
+    r.equal("the key of a grant that was used opens nothing", done(b), [10])
+    for grant in (g, later, other):
+        a.file.destroy(grant.handle)
+    for end in (a, b):
+        end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        end.cq.reap()
+    a.connect(b)
+    b.connect(a)
+    endings(a.file, 1, 0.1)
+    a.file.submit([a.qp.wr("RECV", a.buffer, 32768, 64)])
+    again = bound(a, inv)
+    got = send("SEND_WITH_INV", again.rkey)
+    r.equal("a one-shot grant after RESET ends as well", (got, endings(a.file, 1)), ([0, 0], [(again.handle, used)]))
 
 
 def test_expiry(r):
@@ -439,18 +446,11 @@ def test_late(r):
                 errors.add(errno.errorcode[e.errno])
                 return
 
-    def half_ended(grant):
-        """Whether it is still active, and yet to have no other key, since it is about to end."""
-        return (
-            query(a.file, grant).state == N["GRANT_ACTIVE"]
-            and error_of(a.file.call, "GRANT_ROTATE", grant=grant.handle) == "ENOTCONN"
-        )
-
     def active(grant):
         return query(a.file, grant).state == N["GRANT_ACTIVE"]
 
     # In RESET a queue pair may have grants again, in ERR it may not.
-    for state, remains, refused in (("RESET", half_ended, set()), ("ERR", active, {"ENOTCONN"})):
+    for state, refused in (("RESET", set()), ("ERR", {"ENOTCONN"})):
         hanging = expired = 0
         for _ in range(rounds):
             made.clear()
@@ -462,12 +462,15 @@ def test_late(r):
             maker = threading.Thread(target=make)
             maker.start()
             ulp.until(lambda: len(made) >= 3 or errors)
+            before = len(made)
             a.qp.modify("STATE", qp_state=N["QPS_" + state])
             ulp.until(lambda: errors or not refused, 1)
             stop.set()
             maker.join()
-            ulp.until(lambda: not any(map(remains, made)), 5)
-            left = sum(map(remains, made))
+            # In ERR every grant has to end. In RESET a grant that is made while the command runs may stay.
+            ending = made if refused else made[:before]
+            ulp.until(lambda those=ending: not any(map(active, those)), 5)
+            left = sum(map(active, ending))
             hanging += left
             expired += sum(query(a.file, g).state == N["GRANT_EXPIRED"] for g in made)
             for g in made:
@@ -478,7 +481,7 @@ def test_late(r):
             a.qp.modify("STATE", qp_state=N["QPS_RESET"])
         r.equal(f"{state}: grants are made meanwhile", errors, set())
         r.check(f"{state}: some of them end with the queue pair", expired >= rounds, expired)
-        r.equal(f"{state}: and none is left half-ended", hanging, 0)
+        r.equal(f"{state}: and none is left that has to end", hanging, 0)
     for printer in printers:
         printer.kill()
         printer.wait()
@@ -510,23 +513,19 @@ def test_revoke(r):
                 out += [c.status for c in got if c.status]
                 return
 
-    for i in range(rounds):
+    for _ in range(rounds):
         before, out = a.buffer.map[:64], []
         writer = threading.Thread(target=storm, args=(rkey, out))
         writer.start()
         # What is seen once counts: the writer comes back to what was there before.
         still += not ulp.until(lambda known=before: a.buffer.map[:64] != known, 20)
-        if i % 2:
-            rkey = a.file.call("GRANT_ROTATE", grant=grant.handle).rkey
-        else:
-            a.file.destroy(grant.handle)
+        a.file.destroy(grant.handle)
         then = a.buffer.map[:size]
         writer.join(30 * ulp.PATIENCE)
         late += a.buffer.map[:size] != then
         statuses |= {out[0] if out else "none"}
-        if i % 2 == 0:
-            grant = a.file.grant(a.buffer, ALL, length=size)
-            rkey = grant.rkey
+        grant = a.file.grant(a.buffer, ALL, length=size)
+        rkey = grant.rkey
         for end in (a, b):
             end.qp.modify("STATE", qp_state=N["QPS_RESET"])
             end.cq.reap()
@@ -570,19 +569,23 @@ def test_ends(r):
     a.file.events()
     seen = set()
     for _ in range(10):
-        grants = [bound(a) for _ in range(8)]
+        old, new = [bound(a) for _ in range(8)], []
 
-        def rotate():
-            for g in grants:
-                a.file.call("GRANT_ROTATE", grant=g.handle)
+        def renew(old=old, new=new):
+            for g in old:
+                a.file.destroy(g.handle)
+                new.append(bound(a))
 
-        seen |= {at_once(rotate, lambda: a.qp.modify("STATE", qp_state=N["QPS_RESET"]))[1]}
-        got = endings(a.file, 8)
-        if len(got) != 8:
+        seen |= set(at_once(renew, lambda: a.qp.modify("STATE", qp_state=N["QPS_RESET"])))
+        a.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        # An old one ends once at most: when it was not destroyed before.
+        ulp.until(lambda new=new: all(query(a.file, g).state == N["GRANT_EXPIRED"] for g in new))
+        got = [handle for handle, _ in endings(a.file, 1 << 30, 0.1)]
+        if len(got) != len(set(got)) or not {g.handle for g in new} <= set(got):
             seen |= {f"{len(got)} ended"}
-        for g in grants:
+        for g in new:
             a.file.destroy(g.handle)
-    r.equal("rotated while their queue pair ends", seen, {"none"})
+    r.equal("destroyed and created again while their queue pair ends", seen, {"none"})
     for _ in range(5):
         c = End("h1", access=ALL)
         for _ in range(32):

@@ -5,7 +5,7 @@
 //!     user_memory listen 0.0.0.0:18515
 //!     user_memory 10.9.0.2:18515 "hello"
 
-use rust_ulp::{Access, Device, EventKind, GrantOptions, Rc, Recv, Write};
+use rust_ulp::{Access, Device, EventKind, GrantOptions, Rc, Recv, Send, Write};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -37,10 +37,10 @@ fn listen(addr: &str) -> Result<()> {
     let qp = pd.qp_builder::<Rc>(&cq).build()?;
     qp.post_recv(Recv::empty())?;
     // The last bytes of it, for this peer and once.
-    let once = GrantOptions::new().ends_on_immediate(&qp);
+    let once = GrantOptions::new().ends_on_invalidate(&qp);
     let grant = buf.grant_with(LEN - 4096.., Access::REMOTE_WRITE, once)?;
     let (_qp, peer) = qp.accept_tcp(addr, &[&grant])?;
-    let done = cq.wait(LONG)?.ok()?;
+    cq.wait(LONG)?.check()?;
     let ended = loop {
         match events.wait(LONG)? {
             event if !event.is_about(&grant) => {}
@@ -51,8 +51,9 @@ fn listen(addr: &str) -> Result<()> {
         EventKind::GrantEnded { state } => println!("the grant has ended: {state:?}"),
         other => return Err(format!("{other:?} came instead").into()),
     }
-    let text = buf.to_vec(LEN - 4096..LEN - 4096 + done.byte_len as usize)?;
-    println!("it wrote {:?}", String::from_utf8_lossy(&text));
+    let bytes = buf.to_vec(LEN - 4096..)?;
+    let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    println!("it wrote {:?}", String::from_utf8_lossy(text));
     Ok(peer.wait_gone(LONG)?) // when it has its acknowledgement
 }
 
@@ -63,9 +64,11 @@ fn connect(addr: &str, message: &[u8]) -> Result<()> {
     src.write_at(0, message)?;
     let (qp, peer) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     let grant = peer.grant(0)?;
-    // Its key as immediate data says that it was used.
-    let write = Write::new(src.slice(..message.len())?, grant);
-    qp.post(write.imm(grant.rkey()))?;
-    println!("{}", cq.wait(LONG)?.ok()?);
+    qp.post(Write::new(src.slice(..message.len())?, grant))?;
+    // The send arrives after the write, and ends the grant.
+    qp.post(Send::empty().invalidate(grant))?;
+    for _ in 0..2 {
+        println!("{}", cq.wait(LONG)?.ok()?);
+    }
     Ok(())
 }

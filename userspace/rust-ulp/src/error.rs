@@ -134,13 +134,6 @@ pub enum Error {
     )]
     ReadOnly,
 
-    /// A grant has ended: its queue pair has, or it was used.
-    #[error(
-        "the grant has ended, with its queue pair or because it was used; Grant::query() says which; \
-         make a new one"
-    )]
-    GrantEnded,
-
     /// io_uring cannot be used here.
     #[error(
         "io_uring cannot be used here: {cause}; {}. Qp::post() and batches work without it",
@@ -435,7 +428,7 @@ impl Error {
             Self::QueueFull => ErrorKind::WouldBlock,
             Self::Busy { .. } => ErrorKind::Busy,
             Self::Timeout { .. } => ErrorKind::TimedOut,
-            Self::NotConnected | Self::GrantEnded => ErrorKind::NotConnected,
+            Self::NotConnected => ErrorKind::NotConnected,
             Self::Refused(_) | Self::Rejected(_) => ErrorKind::ConnectionRefused,
             Self::Abi { .. } | Self::Stream { .. } | Self::Wire(_) => ErrorKind::Protocol,
             Self::DeviceGone => ErrorKind::DeviceGone,
@@ -454,7 +447,7 @@ impl Error {
             Self::NoDevice { .. } => Some(libc::ENOENT),
             Self::InvalidTransition { .. } => Some(libc::EPROTO),
             Self::GidFamily { .. } => Some(libc::EINVAL),
-            Self::NotConnected | Self::GrantEnded => Some(libc::ENOTCONN),
+            Self::NotConnected => Some(libc::ENOTCONN),
             Self::QueueFull => Some(libc::EAGAIN),
             Self::Busy { .. } => Some(libc::EBUSY),
             Self::Timeout { .. } => Some(libc::ETIME),

@@ -31,7 +31,6 @@ const PAGE: u64 = 4096;
 /// `IB_WC_WR_FLUSH_ERR`.
 const FLUSHED: u16 = 5;
 /// The flags of a grant that ends with its use.
-const ONE_SHOT: u32 = abi::GRANT_ONE_SHOT_INV | abi::GRANT_ONE_SHOT_IMM;
 /// 512 pages.
 const KEY_BYTES: u64 = 2 << 20;
 
@@ -126,7 +125,6 @@ struct Grant {
     arg: abi::GrantCreate,
     place: Place,
     state: u32,
-    rkey: u32,
 }
 
 #[derive(Debug)]
@@ -668,7 +666,7 @@ impl Kernel {
                 }
                 if arg.qp != 0 {
                     state.qp(arg.qp)?;
-                } else if arg.flags & ONE_SHOT != 0 {
+                } else if arg.flags & abi::GRANT_ONE_SHOT_INV != 0 {
                     return Err(Errno::EINVAL);
                 }
                 if arg.length == 0 || arg.offset + arg.length > len {
@@ -682,28 +680,18 @@ impl Kernel {
                 }
                 arg.addr = ADDRESS + u64::from(state.next) * (1 << 32) + arg.offset;
                 arg.rkey = (state.next + 1) << 8;
-                let (state_of, rkey) = (abi::GRANT_ACTIVE, arg.rkey);
-                let grant = Grant { arg: *arg, place, state: state_of, rkey };
+                let grant = Grant { arg: *arg, place, state: abi::GRANT_ACTIVE };
                 arg.handle = state.add(Object::Grant(grant));
-                Ok(())
-            };
-            GrantRotate => |arg| {
-                let grant = state.grant(arg.grant)?;
-                if grant.state != abi::GRANT_ACTIVE {
-                    return Err(Errno::ENOTCONN);
-                }
-                grant.rkey += 1;
-                (arg.rkey, arg.addr) = (grant.rkey, grant.arg.addr);
                 Ok(())
             };
             GrantQuery => |arg| {
                 let grant = state.grant(arg.grant)?;
                 let of = &grant.arg;
                 let active = grant.state == abi::GRANT_ACTIVE;
-                (arg.state, arg.grant_flags) = (grant.state, of.flags & ONE_SHOT);
+                (arg.state, arg.grant_flags) = (grant.state, of.flags & abi::GRANT_ONE_SHOT_INV);
                 (arg.buffer, arg.qp, arg.offset) = (of.buffer, of.qp, of.offset);
                 (arg.length, arg.addr, arg.access) = (of.length, of.addr, of.access);
-                arg.rkey = if active { grant.rkey } else { 0 };
+                arg.rkey = if active { of.rkey } else { 0 };
                 Ok(())
             };
             AhCreate => |arg| {
@@ -1140,7 +1128,7 @@ impl Kernel {
         match state.objects.get(&(wr.rkey >> 8)) {
             Some(Object::Grant(grant))
                 if grant.state == abi::GRANT_ACTIVE
-                    && grant.rkey == wr.rkey
+                    && grant.arg.rkey == wr.rkey
                     && grant.arg.access & needed != 0 =>
             {
                 let from = wr.remote_addr.checked_sub(grant.arg.addr)?;
@@ -1248,7 +1236,7 @@ impl Kernel {
             }
             abi::WR_SEND | abi::WR_SEND_WITH_IMM => Some(()),
             abi::WR_SEND_WITH_INV => match state.objects.get_mut(&(wr.imm_data >> 8)) {
-                Some(Object::Grant(grant)) if grant.rkey == wr.imm_data => {
+                Some(Object::Grant(grant)) if grant.arg.rkey == wr.imm_data => {
                     if grant.arg.qp != 0 && Some(grant.arg.qp) != peer {
                         None
                     } else {
@@ -1314,10 +1302,8 @@ impl Kernel {
                 ..theirs
             };
             self.push(state, arg.recv_cq, &theirs);
-            if written {
-                state.used(peer, wr.imm_data, abi::GRANT_ONE_SHOT_IMM);
-            } else if wr.opcode == abi::WR_SEND_WITH_INV {
-                state.used(peer, wr.imm_data, abi::GRANT_ONE_SHOT_INV);
+            if wr.opcode == abi::WR_SEND_WITH_INV {
+                state.used(peer, wr.imm_data);
             }
         }
         let all = create.flags & abi::QP_SIG_ALL != 0;
@@ -1686,9 +1672,10 @@ impl State {
     }
 
     /// A receive of `qp` named that key.
-    fn used(&mut self, qp: u32, rkey: u32, how: u32) {
+    fn used(&mut self, qp: u32, rkey: u32) {
         self.end_grants(abi::GRANT_USED, |grant| {
-            grant.arg.qp == qp && grant.rkey == rkey && grant.arg.flags & how != 0
+            let once = grant.arg.flags & abi::GRANT_ONE_SHOT_INV != 0;
+            grant.arg.qp == qp && grant.arg.rkey == rkey && once
         });
     }
 

@@ -28,7 +28,7 @@
 //! | `ibv_reg_mr` of memory that the program has | [`Pd::register_raw`] |
 //! | `ibv_reg_dmabuf_mr` | [`Pd::dmabuf_builder`] |
 //! | `ibv_dereg_mr` | [`Grant::revoke`] ends the peer's access; the drop of the [`Buffer`] frees the memory |
-//! | `ibv_rereg_mr` | another [`Grant`]; [`Grant::rotate`] changes the key |
+//! | `ibv_rereg_mr` | [`Grant::revoke`], and another [`Grant`] |
 //! | `ibv_alloc_mw`, `ibv_bind_mw` | [`Buffer::grant_with`] with [`GrantOptions::bound_to`] |
 //! | `ibv_sge`, `lkey` | [`LocalSlice`], from [`Buffer::slice`] |
 //! | address and `rkey` of a peer | [`RemoteSlice`] |

@@ -12,12 +12,11 @@ use crate::qp::{PreparedQp, Qp};
 use crate::range::widen;
 use crate::remote::RemoteSlice;
 use crate::sealed;
-use crate::sync::lock;
 use crate::sys::Command;
 use crate::transport::Connected;
 use nix::errno::Errno;
 use std::ops::RangeBounds;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A queue pair that a [`Grant`] can be bound to: with one peer, connected or not yet.
 pub trait GrantFor: sealed::Sealed {
@@ -69,15 +68,6 @@ impl GrantOptions {
     #[doc(alias = "RUST_ULP_GRANT_ONE_SHOT_INV")]
     pub fn ends_on_invalidate(mut self, qp: &impl GrantFor) -> Self {
         self.flags |= abi::GRANT_ONE_SHOT_INV;
-        self.bound_to(qp)
-    }
-
-    /// As [`Self::bound_to`], and also ends when a write of the peer has immediate data that is
-    /// equal to the key. Any such number ends the grant: do not use immediate data for something
-    /// else.
-    #[doc(alias = "RUST_ULP_GRANT_ONE_SHOT_IMM")]
-    pub fn ends_on_immediate(mut self, qp: &impl GrantFor) -> Self {
-        self.flags |= abi::GRANT_ONE_SHOT_IMM;
         self.bound_to(qp)
     }
 
@@ -147,7 +137,7 @@ impl Buffer {
                 buffer: self.clone(),
                 offset,
                 access,
-                remote: Mutex::new(remote.with_access(access)),
+                remote: remote.with_access(access),
             }),
         })
     }
@@ -186,8 +176,7 @@ struct Inner {
     buffer: Buffer,
     offset: usize,
     access: Access,
-    /// The key changes when it is rotated.
-    remote: Mutex<RemoteSlice>,
+    remote: RemoteSlice,
 }
 
 /// Whether a [`Grant`] opens anything.
@@ -231,7 +220,7 @@ pub struct GrantInfo {
     pub access: Access,
     /// Its key; [`None`] when it has ended.
     pub rkey: Option<u32>,
-    /// Whether it ends when it was used.
+    /// Whether it ends when it is invalidated.
     pub one_shot: bool,
     /// Whether it ends with a queue pair.
     pub bound: bool,
@@ -249,7 +238,7 @@ pub struct Grant {
 impl Grant {
     /// What a peer needs to know.
     pub fn remote(&self) -> RemoteSlice {
-        *lock(&self.inner.remote)
+        self.inner.remote
     }
 
     /// The rights that it gives.
@@ -265,31 +254,6 @@ impl Grant {
     /// First byte of the buffer that it opens.
     pub fn offset(&self) -> usize {
         self.inner.offset
-    }
-
-    /// Gives it another key, for all clones, and returns what peers need to know from now on. After
-    /// this returns `Ok`, nothing that uses the old one lands any more; after an error the old one
-    /// is as it was.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::GrantEnded`] if it has; [`Error::Sys`] with `ENOENT` if it was revoked;
-    /// [`Error::DeviceGone`].
-    #[doc(alias = "rust_ulp_grant_rotate")]
-    pub fn rotate(&self) -> Result<RemoteSlice> {
-        let mut arg = abi::GrantRotate {
-            grant: self.handle(),
-            ..Command::new()
-        };
-        // Held over the call: the last key that was made is the one that is remembered.
-        let mut remote = lock(&self.inner.remote);
-        let device = self.inner.buffer.device();
-        device.file().call(&mut arg).map_err(|errno| match errno {
-            Errno::ENOTCONN => Error::GrantEnded,
-            errno => Error::sys(abi::GrantRotate::NAME, errno),
-        })?;
-        *remote = RemoteSlice::new(arg.addr, remote.len(), arg.rkey)?.with_access(self.access());
-        Ok(*remote)
     }
 
     /// What the kernel says of it.

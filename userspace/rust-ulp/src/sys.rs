@@ -42,7 +42,7 @@ macro_rules! plain {
     ($($ty:ident)*) => { $(impl Plain for abi::$ty {})* };
 }
 plain!(Query Attach DeviceQuery PortQuery PkeyQuery PdCreate CqCreate QpCreate QpModify QpQuery
-    BufferCreate BufferImport BufferQuery GrantCreate GrantRotate GrantQuery AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
+    BufferCreate BufferImport BufferQuery GrantCreate GrantQuery AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
     Connect Disconnect ConnQuery Destroy Cancel CqEventfd);
 
 /// What answers in place of the kernel in unit tests.

@@ -1004,7 +1004,7 @@ fn unreliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
     part(dice, a, b)
 }
 
-/// Buffers that are made, mapped, granted, rotated, cut, moved, protected and destroyed.
+/// Buffers that are made, mapped, granted once and again, cut, moved, protected and destroyed.
 fn buffers(worker: Worker<'_>, dice: &mut Dice) -> Done {
     let all = worker.all;
     let link = Link::open(worker, dice.of(["h1", "h2"]))?;
@@ -1019,17 +1019,15 @@ fn buffers(worker: Worker<'_>, dice: &mut Dice) -> Done {
         let length = PAGE as u64 * (2 + dice.below(most));
         let buffer = link.buffer(pd, length)?;
         let mut map = link.share(buffer.mmap_offset, buffer.length)?;
-        let grant = link.grant(buffer.handle, 1 + dice.below(length))?;
+        let mut grant = link.grant(buffer.handle, 1 + dice.below(length))?;
         let mark = dice.next().to_le_bytes();
         map.put(PAGE, &mark);
         all.did("buffer", 1);
         match dice.below(7) {
             0 => {
-                link.call(abi::GrantRotate {
-                    grant: grant.handle,
-                    ..abi::GrantRotate::default()
-                })?;
-                all.did("rotate", 1);
+                link.destroy(grant.handle)?;
+                grant = link.grant(buffer.handle, grant.length)?;
+                all.did("granted anew", 1);
             }
             1 => {
                 // Half of the mapping goes, the other half stays.

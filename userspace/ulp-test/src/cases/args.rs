@@ -162,21 +162,12 @@ fn probes() -> Vec<Probe> {
             buffer: set.buffer.handle,
             ..abi::BufferQuery::new()
         })),
-        probe!(GrantRotate, |_| {
-            let file = Box::new(File::attached()?);
-            let buffer = file.buffer(file.pd()?, PAGE as u64)?;
-            let arg = abi::GrantRotate {
-                grant: file.grant(buffer.handle)?.handle,
-                ..abi::GrantRotate::new()
-            };
-            Ok((On::New(file), bytes(&arg)))
-        }),
         probe!(GrantQuery, |set| on_set(&abi::GrantQuery {
             grant: set.grant.handle,
             ..abi::GrantQuery::new()
         })),
         Probe {
-            flags: abi::GRANT_ONE_SHOT_INV | abi::GRANT_ONE_SHOT_IMM | abi::GRANT_PARTIAL,
+            flags: abi::GRANT_ONE_SHOT_INV | abi::GRANT_PARTIAL,
             handle: Some(offset_of!(abi::GrantCreate, handle)),
             ..probe!(GrantCreate, |set| on_set(&File::grant_args(
                 set.buffer.handle

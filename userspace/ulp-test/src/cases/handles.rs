@@ -212,18 +212,6 @@ const FIELDS: &[Field] = &[
         },
     },
     Field {
-        name: "GRANT_ROTATE.grant",
-        kind: Some(Kind::Grant),
-        optional: false,
-        refused: |set, handle, want| {
-            let arg = abi::GrantRotate {
-                grant: handle,
-                ..abi::GrantRotate::new()
-            };
-            set.file.refused(&arg, want)
-        },
-    },
-    Field {
         name: "GRANT_QUERY.grant",
         kind: Some(Kind::Grant),
         optional: false,

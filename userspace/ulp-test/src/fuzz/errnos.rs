@@ -48,7 +48,6 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
             MAKE,
             &[EACCES, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV],
         ],
-        "GRANT_ROTATE" => &[ANY, HANDLE, &[ENOMEM, ENOTCONN]],
         "AH_CREATE" => &[ANY, HANDLE, MAKE, ROUTE, &[EOPNOTSUPP, ERANGE]],
         "SRQ_CREATE" => &[ANY, HANDLE, MAKE, &[EOPNOTSUPP, ERANGE]],
         "SRQ_MODIFY" => &[ANY, HANDLE, &[ERANGE]],

@@ -3,7 +3,7 @@
 //! The operations: each makes something mostly right out of what there is, and issues it.
 
 use super::actor::{Actor, Mapped, ARGS, DATA};
-use super::world::{lock, remember, Kind, Object, Open, Seat};
+use super::world::{lock, Kind, Object, Open, Seat};
 use crate::file::{Command, INIT, REMOTE, RTR, RTS};
 use crate::report::{hang, patience};
 use crate::sys::hostile::{dma_buf, eventfd, fork_child, Epoll};
@@ -32,7 +32,6 @@ pub const OPS: &[(&str, u32, Op)] = &[
     ("register", 9, register),
     ("import", 1, import),
     ("grant", 15, grant),
-    ("rotate", 6, rotate),
     ("modify", 18, modify),
     ("pair", 6, pair),
     ("query_object", 24, query_object),
@@ -75,7 +74,6 @@ pub const QUICK: &[&str] = &[
     "query",
     "no_command",
     "srq_modify",
-    "rotate",
     "modify",
     "query_object",
     "submit",
@@ -479,18 +477,6 @@ fn grant(a: &mut Actor<'_>) {
         number: out.rkey,
         ..object(Kind::Grant, out.handle)
     });
-}
-
-fn rotate(a: &mut Actor<'_>) {
-    let open = a.file();
-    let arg = abi::GrantRotate {
-        grant: a.handle(&open, Kind::Grant),
-        ..abi::GrantRotate::new()
-    };
-    let (result, out) = a.cmd(&open, arg);
-    if result.is_ok() {
-        remember(&a.world.keys, (out.addr, out.rkey, PAGE as u64), 64);
-    }
 }
 
 // --- queue pairs -------------------------------------------------------------------------
