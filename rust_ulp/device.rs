@@ -17,6 +17,7 @@ use crate::{
     },
     kernel::{
         debugfs::Show,
+        errno::eopnotsupp,
         gate::{
             Gate,
             GateGuard, //
@@ -76,10 +77,6 @@ pub(crate) struct DeviceState {
     pub(crate) attributes: rdma::device::Attributes,
     /// The supported send opcodes of RC, UC and UD. Bit n stands for opcode n.
     pub(crate) send_ops: [u64; 3],
-    /// Whether the transport is iWARP.
-    pub(crate) is_iwarp: bool,
-    /// Whether siw drives the device.
-    pub(crate) is_siw: bool,
 }
 
 impl DeviceState {
@@ -218,13 +215,11 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
 /// | `BIND_MW` | rxe: as above; the kernel has no memory windows |
 /// | `RDMA_READ_WITH_INV`, `LOCAL_INV`, `REG_MR` | they change keys, which the module manages, see `rdma/mr.rs` |
 /// | `SEND_WITH_INV` except on RC | IBA has it for RC only; rxe's `rxe_opcode.c` also accepts it for UC |
-/// | `SEND_WITH_INV` except on rxe | untested; `siw_invalidate_stag()` invalidates any key of the protection domain, not only keys granted to the peer |
+/// | `SEND_WITH_INV` except on rxe | untested |
 /// | atomics if `atomic_cap` is `IB_ATOMIC_NONE` | the device does not support them |
 /// | atomics on some drivers | they refuse those of kernel queue pairs, see [`rdma::device::Device::posts_atomics`] |
 /// | UC, UD | some drivers do not create such queue pairs, see [`rdma::device::Device::has_uc`] |
 /// | masked atomics, TSO | rxe: no entry in `rxe_opcode.c` |
-/// | `RDMA_READ` on iWARP except on siw | its sink needs a key with REMOTE_WRITE, as `rdma_rw_init_one_mr()` in `core/rw.c` gives it: a peer could write there |
-/// | UC, UD, immediate data, atomics on iWARP | the transport lacks them; `siw_post_send()` leaves its queue full after it rejects a request |
 fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attributes) -> [u64; 3] {
     const fn ops(list: &[u8]) -> u64 {
         let mut bits = 0;
@@ -240,13 +235,6 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
     const RC: u64 = UC | ops(&[abi::WR_RDMA_READ]);
     const ATOMICS: u64 = ops(&[abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD]);
 
-    if device.is_iwarp() {
-        let mut rc = ops(&[abi::WR_SEND, abi::WR_RDMA_WRITE]);
-        if device.is_siw() {
-            rc |= ops(&[abi::WR_RDMA_READ]);
-        }
-        return [rc, 0, 0];
-    }
     let mut rc = RC;
     if attributes.atomic_cap != 0 && device.posts_atomics() {
         rc |= ATOMICS;
@@ -299,13 +287,14 @@ impl Registry {
         })
     }
 
-    /// Calls `f` for each device that processes in the network namespace `net` may use. Sleeps.
+    /// Calls `f` for each device that files of processes in the network namespace `net` may attach
+    /// to. Sleeps.
     pub(crate) fn for_each(&self, net: &NetNs, mut f: impl FnMut(&Device, &DeviceState)) {
         for device in self.iter() {
             let Ok(state) = device.gate.enter() else {
                 continue;
             };
-            if state.device.is_accessible_from(net) {
+            if state.device.is_accessible_from(net) && !state.device.is_iwarp() {
                 f(&device, &state);
             }
         }
@@ -313,7 +302,8 @@ impl Registry {
 
     /// Returns the device `name`, or the device with the best GID if `name` is empty. Sleeps.
     ///
-    /// Returns [`ENOENT`] unless processes in the network namespace `net` may use such a device.
+    /// Returns [`ENOENT`] unless processes in the network namespace `net` may use such a device, and
+    /// [`eopnotsupp`] when `name` is an iWARP device, which is no default either.
     pub(crate) fn find(&self, net: &NetNs, name: &[u8]) -> Result<Arc<Device>> {
         let mut best: Option<(Choice, Arc<Device>)> = None;
         for device in self.iter() {
@@ -325,8 +315,12 @@ impl Registry {
             }
             if !name.is_empty() {
                 if name_of(&state.device.name()) == name {
+                    check_transport(&device, &state)?;
                     return Ok(device.clone());
                 }
+                continue;
+            }
+            if state.device.is_iwarp() {
                 continue;
             }
             if let Some(choice) = choose(&state.device, net) {
@@ -340,6 +334,16 @@ impl Registry {
         }
         best.map(|(_, device)| device).ok_or(ENOENT)
     }
+}
+
+/// Returns [`eopnotsupp`] for an iWARP device: siw lets a peer read what it may only write, and no
+/// adapter was tried. See "iWARP" in docs/providers.md.
+fn check_transport(device: &Device, state: &DeviceState) -> Result {
+    if state.device.is_iwarp() {
+        ulp_debug!("device {}: not attached, it is iWARP\n", device.index);
+        return Err(eopnotsupp());
+    }
+    Ok(())
 }
 
 /// Returns the part of `name` before its NUL.
@@ -418,14 +422,9 @@ impl rdma::client::Client for Registry {
 
     fn add(&self, device: &rdma::device::Device) -> Result<Arc<Device>> {
         let mut attributes = device.attributes();
-        if device.is_iwarp() || !device.raises_last_wqe() {
-            // Nothing says when a queue pair has left a shared receive queue. How those of iWARP
-            // leave one is untested.
+        if !device.raises_last_wqe() {
+            // Nothing says when a queue pair has left a shared receive queue.
             attributes.max_srq = 0;
-        }
-        if device.is_siw() {
-            // It looks up the memory of a second element by the key of the first (`siw_tx_hdt()`).
-            attributes.max_send_sge = 1;
         }
         let index = attributes.index;
         let subscribers = EventSubscribers::new()?;
@@ -435,8 +434,6 @@ impl rdma::client::Client for Registry {
                 GFP_KERNEL,
             )?,
             send_ops: capabilities(device, &attributes),
-            is_iwarp: device.is_iwarp(),
-            is_siw: device.is_siw(),
             attributes,
             device: device.into(),
         };

@@ -52,7 +52,6 @@
 //! - `object/buffer` holds the keys for requests of the owner, `object/grant` the keys for a peer.
 //!   `rdma/mr` registers regions through `rdma/fast_reg`. `kernel/pages` allocates, pins
 //!   (`kernel/pinned`) or imports (`kernel/dmabuf`) the pages.
-//! - On iWARP, `rdma/loopback` connects the queue pairs of `rdma/fast_reg` with each other.
 //! - `cmd/cm` has the commands of connections, `object/listener` and `object/connection` the
 //!   objects. `rdma/cm` wraps `rdma_cm_id`, whose events arrive through `rust_ulp_cm_event` of
 //!   rdma/entry.c.
@@ -83,12 +82,10 @@
 //! | `Connection::stepping` | one step of an attempt at a time | process |
 //! | `Connection::id` | the identifier of a connection, until an attempt has failed. No lock is taken under it | process |
 //! | `QpObject::claimed` | whether a connection has the queue pair. Held while the owner changes attributes | process |
-//! | `PdObject::fast_reg` | creation of the registration queue pair. On iWARP held while it connects | process |
-//! | `rdma::loopback::LoopbackConnector::state` | the connection attempt in progress | process |
+//! | `PdObject::fast_reg` | creation of the registration queue pair | process |
 //! | handler mutex of an identifier (connection manager); a listener's before its request's | the identifier's state. Held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it: no lock below is held over the drop. Not taken under `UlpFile::table`: `ucma_migrate_id()` of rdma_ucm copies to user space under those of its identifiers, and lockdep knows no difference | process |
 //! | `Backlog::waiting` | the connection requests of a listener | process |
-//! | `Connection::progress` | the state of a connection. Held over `ib_modify_qp()`: while its queue pair moves to ERR, and on iWARP to INIT | process |
-//! | `rdma::loopback::LoopbackConn::progress` | the state of a loopback connection | process |
+//! | `Connection::progress` | the state of a connection. Held over `ib_modify_qp()`: while its queue pair moves to ERR | process |
 //! | `rtnl_lock` (kernel) | netdevs. Held by the core's GID workers; `ib_query_port()` takes it | process |
 //! | `EventSubscribers::files` | the files that receive a device's events | process |
 //! | `rdma::FastRegQp::post_lock`, `rdma::Qp::modifying` | one registration, transition or end at a time | process |
@@ -96,7 +93,6 @@
 //! | `rdma::Srq::marks` | the progress of the queue pairs of a shared receive queue | process |
 //! | `rdma::Cq::draining`, `rdma::Cq::polling` | one drain or poll at a time | process |
 //! | `rdma::Qp::address` | the address that draining a datagram queue pair needs. No lock is taken under it | process |
-//! | `rdma::DeferredPages::kept` | pages that a peer may still read. No lock is taken under it | process |
 //! | `locked_pages_lock` (bindings/mm.c) | the locked pages of each user. No lock is taken under it | process |
 //! | `Users::list` | the users that have objects. No lock is taken under it | process |
 //! | `rdma::Srq::members` | the queue pairs of a shared receive queue. Held over `WrHandler::complete` of its receives | process, softirq |
@@ -121,7 +117,7 @@
 //! | `poll` | process | takes `UlpFile::table` |
 //! | `read` | process | sleeps outside the gate until a signal, a record or device removal |
 //! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | destroys the objects; drains |
-//! | `Client::add`, `remove` | process | `remove` is bounded: it waits only for guards, whose holders it wakes. On siw a guard's holder may wait for TCP |
+//! | `Client::add`, `remove` | process | `remove` is bounded: it waits only for guards, whose holders it wakes |
 //! | connection manager handlers | process (the manager's workqueues), handler mutex held | may sleep. The manager runs one handler per CPU, for all users: they wait for other threads only as long as a driver's `ib_modify_qp()` takes, under `Connection::progress` or `rdma::Qp::modifying`. Do not enter the gate; drop no identifier |
 //! | deadlines (`rdma::Queue::timer`) | softirq | take `rdma::Queue::lists`, call its `WrHandler` |
 //! | grant revocation work | process (the module's workqueue) | enters the gate; returns early on device removal |

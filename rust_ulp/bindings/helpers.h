@@ -136,7 +136,6 @@ struct rust_ulp_h_addr {
 	u16 port; /* host order */
 	u32 scope_id;
 	u8 addr[16]; /* network order; IPv4 in the first four bytes */
-	bool tentative; /* an address of a netdev that has not passed DAD */
 };
 
 /* The context of an identifier of the connection manager points to this. */

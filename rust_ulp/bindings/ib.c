@@ -2,10 +2,7 @@
 /*
  * The verbs: devices, queues, memory regions, addresses. See helpers.h.
  */
-#include <linux/in6.h>
-#include <linux/inetdevice.h>
 #include <linux/rcupdate.h>
-#include <net/addrconf.h>
 #include <rdma/ib_addr.h>
 #include <rdma/ib_cache.h>
 
@@ -520,47 +517,4 @@ int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6])
 	rdma_put_gid_attr(attr);
 	memcpy(dmac, smac, 6);
 	return err;
-}
-
-/* Stores at most @max addresses of the port's netdev, if that is in @net, and returns how many. */
-size_t rust_ulp_h_port_addrs(struct ib_device *dev, u32 port, struct net *net,
-			     struct rust_ulp_h_addr *out, size_t max)
-{
-	struct net_device *ndev = ib_device_get_netdev(dev, port);
-	struct inet6_dev *in6_dev = NULL;
-	struct in_device *in_dev = NULL;
-	const struct inet6_ifaddr *ifp;
-	const struct in_ifaddr *ifa;
-	size_t count = 0;
-
-	if (!ndev)
-		return 0;
-	rcu_read_lock();
-	if (net_eq(dev_net(ndev), net)) {
-		in_dev = __in_dev_get_rcu(ndev);
-		in6_dev = __in6_dev_get(ndev);
-	}
-	if (in_dev) {
-		in_dev_for_each_ifa_rcu(ifa, in_dev) {
-			if (count == max)
-				break;
-			out[count].family = AF_INET;
-			memcpy(out[count++].addr, &ifa->ifa_local,
-			       sizeof(ifa->ifa_local));
-		}
-	}
-	if (in6_dev) {
-		list_for_each_entry_rcu(ifp, &in6_dev->addr_list, if_list) {
-			if (count == max)
-				break;
-			out[count].family = AF_INET6;
-			out[count].tentative = ifp->flags & (IFA_F_TENTATIVE |
-							     IFA_F_DADFAILED);
-			memcpy(out[count++].addr, &ifp->addr,
-			       sizeof(ifp->addr));
-		}
-	}
-	rcu_read_unlock();
-	dev_put(ndev);
-	return count;
 }

@@ -182,18 +182,8 @@ pub(super) fn check_listen(value: &abi::Listen) -> Result {
     Ok(())
 }
 
-/// Returns [`EXDEV`] when the driver would use sockets of another namespace than the opener's, whose
-/// settings say for how long they block (`tcp_syn_retries`).
-fn check_namespace(ctx: &Ctx<'_>) -> Result {
-    if ctx.device.is_iwarp && !ctx.file.net().is_current() {
-        return Err(EXDEV);
-    }
-    Ok(())
-}
-
 /// Creates a listener.
 pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
-    check_namespace(ctx)?;
     let attributes = &ctx.device.attributes;
     let reads = [attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom];
     let [responder, initiator] = reads.map(|most| u8::try_from(most).unwrap_or(u8::MAX));
@@ -361,7 +351,6 @@ pub(super) fn check_connect(value: &abi::Connect) -> Result {
 
 /// Connects a queue pair to a listener.
 pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<NewObject>> {
-    check_namespace(ctx)?;
     let deadline = Deadline::new(value.timeout_ns, value.flags);
     if value.handle != 0 {
         connect_again(ctx, value, &deadline)?;
@@ -410,17 +399,13 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<
 /// Checks the members that depend on the device, and returns the parameters of the attempt.
 fn connect_params(ctx: &Ctx<'_>, value: &abi::Connect) -> Result<ConnectParams> {
     check_limits(&ctx.device, &value.param)?;
-    let params = ConnectParams::new(
+    Ok(ConnectParams::new(
         address(&value.dst)?.ok_or(EINVAL)?,
         address(&value.src)?,
         value.param,
         private_data(&value.private_data, value.private_len)?,
         ctx.device.attributes.index,
-    );
-    if value.flags & abi::NONBLOCK != 0 && ctx.device.is_iwarp {
-        return Err(eopnotsupp());
-    }
-    Ok(params)
+    ))
 }
 
 /// Starts the attempt of a connection that is in the table.

@@ -258,9 +258,6 @@ fn path(
 /// If it returns [`eproto`], the masks in `value` say which attributes are wrong.
 pub(super) fn modify(ctx: &Ctx<'_>, value: &mut abi::QpModify) -> Result {
     let qp = ctx.file.table().read().qp(value.qp)?.clone();
-    if ctx.device.is_iwarp {
-        return Err(eopnotsupp());
-    }
     check_attributes(&ctx.device, value)?;
 
     let from = qp.qp().state();

@@ -15,7 +15,6 @@ use crate::{
             enotconn,
             eopnotsupp, //
         },
-        pages::PAGE_SIZE,
         uring::PendingCmd, //
     },
     limits::{
@@ -435,7 +434,7 @@ impl<'a> LookupCache<'a> {
 }
 
 /// Returns the operation and the buffer of `wr` if that is a plain request that all checks accept,
-/// but for those of where its data is. [`None`] on siw, and for a shared receive queue.
+/// but for those of where its data is. [`None`] for a shared receive queue.
 #[inline(always)]
 fn check_plain<'a>(
     ctx: &SubmitCtx<'a>,
@@ -444,7 +443,7 @@ fn check_plain<'a>(
     cache: &mut LookupCache<'a>,
 ) -> Option<(PlainOp, &'a BufferObject)> {
     let is_checked = is_plain(wr) && run.check_opcode(wr.opcode).is_ok();
-    if !is_checked || ctx.device.is_siw || run.max_sge.min(run.max_pieces) == 0 {
+    if !is_checked || run.max_sge.min(run.max_pieces) == 0 {
         return None;
     }
     let (rkey, imm) = (wr.rkey, wr.imm_data);
@@ -654,55 +653,14 @@ struct BatchItem<'a> {
     inline: &'a [u8],
 }
 
-/// Maximum bytes that siw copies to send them inline.
-const SHORT: u32 = 64;
-/// The bits of a position that are its offset in a page.
-const PAGE_BITS: u64 = PAGE_SIZE as u64 - 1;
-
 /// The memory of a request.
 struct Extent<'a> {
     /// Bytes of all elements.
     length: u32,
     /// Elements of the device, one for each key that an element uses.
     pieces: u64,
-    /// Offset of the first element in its page. Set on siw only.
-    within: u64,
     /// The memory of a request with one element that uses one key, which is the common case.
     whole: Option<Local<'a>>,
-}
-
-/// Checks a send request for siw. Other iWARP drivers do not have these rules.
-///
-/// siw stops its queue for good after some of the requests that it refuses, and reads unrelated
-/// memory for others; see `docs/providers.md`.
-///
-/// Returns [`E2BIG`] for more than one piece of memory. Returns [`eopnotsupp`] for:
-///
-/// - a read without data, with a fence, or on a connection that agreed on no reads
-/// - an inline message without data
-/// - a short message, not inline, that crosses the end of a page
-fn fits_siw(queue: Queue<'_>, request: &DecodedWr, extent: &Extent<'_>) -> Result {
-    let Queue::Pair(qp) = queue else {
-        return Ok(());
-    };
-    let &Extent {
-        length,
-        pieces,
-        within,
-        ..
-    } = extent;
-    let fits = match request.op {
-        Op::Recv => return Ok(()),
-        _ if request.inline => length > 0,
-        _ if pieces > 1 => return Err(E2BIG),
-        op if op.is_read() => length > 0 && !request.fence && qp.qp().max_reads() > 0,
-        _ => length > SHORT || within.saturating_add(length.into()) <= PAGE_BITS.saturating_add(1),
-    };
-    if fits {
-        Ok(())
-    } else {
-        Err(eopnotsupp())
-    }
 }
 
 /// Checks all elements of a request.
@@ -721,7 +679,6 @@ fn check_elements<'a>(
     let mut extent = Extent {
         length: 0,
         pieces: 0,
-        within: 0,
         whole: None,
     };
     let writes = request.op.writes_local();
@@ -745,10 +702,6 @@ fn check_elements<'a>(
         extent.pieces = extent.pieces.saturating_add(pieces);
         if sges.len() == 1 && !request.inline {
             extent.whole = buffer.local(sge.offset, sge.length);
-            if ctx.device.is_siw {
-                let position = sge.offset.saturating_add(buffer.pages().lead() as u64);
-                extent.within = position & PAGE_BITS;
-            }
         }
     }
     Ok(extent)
@@ -776,8 +729,7 @@ fn operation(
 
 /// Checks the memory of a request against the limits of its queue.
 ///
-/// Returns [`E2BIG`] for too many elements, and the errors of [`check_elements`] and
-/// [`fits_siw`].
+/// Returns [`E2BIG`] for too many elements, and the errors of [`check_elements`].
 #[inline(always)]
 fn check_memory<'a>(
     ctx: &SubmitCtx<'a>,
@@ -789,13 +741,9 @@ fn check_memory<'a>(
     if !request.inline && sges.len() > run.max_sge as usize {
         return Err(E2BIG);
     }
-    let mut extent = check_elements(ctx, run, item, cache)?;
+    let extent = check_elements(ctx, run, item, cache)?;
     if !request.inline && extent.pieces > run.max_pieces.into() {
         return Err(E2BIG);
-    }
-    if ctx.device.is_siw {
-        extent.pieces = extent.pieces.max(sges.len() as u64);
-        fits_siw(run.queue, request, &extent)?;
     }
     Ok(extent)
 }

@@ -17,8 +17,8 @@ use core::{
 /// A reference to a network namespace.
 ///
 /// ```
-/// fn may_use(owner: &NetNs) -> Result {
-///     if owner.is_current() { Ok(()) } else { Err(EACCES) }
+/// fn own() -> Result<NetNs> {
+///     NetNs::current().ok_or(ESRCH)
 /// }
 /// ```
 ///
@@ -43,11 +43,6 @@ impl NetNs {
         let ptr = unsafe { bindings::rust_ulp_h_current_net() };
         // INVARIANT: The helper took a reference.
         NonNull::new(ptr).map(|ptr| Self { ptr })
-    }
-
-    /// Returns whether it is the namespace of the current process. Process context.
-    pub(crate) fn is_current(&self) -> bool {
-        Self::current().is_some_and(|net| net.ptr == self.ptr)
     }
 
     /// Returns the C pointer, which is valid while `self` is.

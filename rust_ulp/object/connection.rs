@@ -197,21 +197,12 @@ impl Progress {
     fn is_due(&self) -> bool {
         self.closed.is_none()
             && (self.stage == Stage::ConnectResponse
-                || self.needs_command()
                 || self.stage.is_attempt() && self.failure.is_some())
-    }
-
-    /// Returns whether the next step may sleep for long: only a command takes it, not the handler.
-    /// On iWARP, a request waits for TCP.
-    fn needs_command(&self) -> bool {
-        self.stage == Stage::RouteResolved
-            && self.failure.is_none()
-            && self.qp.as_ref().is_some_and(|qp| qp.qp().is_iwarp())
     }
 
     /// Has the next step taken in the background, if it is due and no command waits.
     fn queue_work(&self) {
-        if self.waiting == 0 && self.is_due() && !self.needs_command() {
+        if self.waiting == 0 && self.is_due() {
             if let Some(background) = &self.background {
                 // Work that is queued already will see the present stage.
                 let _ = background.device.workqueue().enqueue(background.clone());
@@ -222,24 +213,6 @@ impl Progress {
     /// Returns the queue pair of the attempt.
     fn object(&self) -> Result<Arc<QpObject>> {
         self.qp.as_ref().map(Claim::object).ok_or_else(econnreset)
-    }
-
-    /// Notes that the manager has brought the queue pair to RTS, as it does on iWARP. Sleeps.
-    fn note_established(&mut self, message: &cm::Message<'_>) {
-        let Some(qp) = self.qp.as_ref().filter(|qp| qp.qp().is_iwarp()) else {
-            return;
-        };
-        if self.stage == Stage::Connect {
-            self.private = PrivateData::new(message.private_data);
-        }
-        let depths = &message.parameters;
-        (self.param.responder_resources, self.param.initiator_depth) =
-            if qp.qp().reports_reads_as_requests() {
-                (depths.responder_resources, depths.initiator_depth)
-            } else {
-                (depths.initiator_depth, depths.responder_resources)
-            };
-        qp.qp().set_established(self.param.initiator_depth.into());
     }
 }
 
@@ -256,7 +229,7 @@ pub(crate) struct Shared {
     /// The value that the caller of CONNECT or ACCEPT gave the connection; 0 for a request.
     user_data: Atomic<u64>,
     /// Lock order: after the handler mutex of an identifier, before `rdma::Qp::modifying`. Held
-    /// while the queue pair moves to ERR, and on iWARP to INIT.
+    /// while the queue pair moves to ERR.
     #[pin]
     progress: Mutex<Progress>,
     #[pin]
@@ -418,9 +391,7 @@ impl Shared {
                 progress.private = PrivateData::new(message.private_data);
                 progress.stage = Stage::ConnectResponse;
             }
-            // At the requester's end only on iWARP.
-            (cm::Event::Established(message), Stage::Connect | Stage::Accepting) => {
-                progress.note_established(message);
+            (cm::Event::Established, Stage::Accepting) => {
                 progress.addresses = id.addresses();
                 self.established(progress);
             }
@@ -429,12 +400,12 @@ impl Shared {
         true
     }
 
-    /// Takes the next step of the attempt in the handler, if that does not wait for long: a switch to
-    /// the command and back would cost more than the step. Sleeps.
+    /// Takes the next step of the attempt in the handler: a switch to the command and back would cost
+    /// more than the step. Sleeps.
     fn go_on(&self, id: &cm::LockedId<'_>) {
         let progress = self.progress.lock();
         let stage = progress.stage;
-        if progress.closed.is_some() || progress.needs_command() {
+        if progress.closed.is_some() {
             return;
         }
         drop(progress);
@@ -479,10 +450,6 @@ impl Shared {
             rnr_retry_count: param.rnr_retry,
             qp_num: qp.number(),
         };
-        if qp.qp().is_iwarp() {
-            qp.qp().prepare(param.access_flags)?;
-            progress.param = of_streams(param);
-        }
         progress.stage = Stage::Connect;
         drop(progress);
         id.connect(&parameters, params.private.bytes())
@@ -594,16 +561,6 @@ impl cm::Handler for Shared {
     }
 }
 
-/// Returns the part of `param` that an iWARP connection has.
-fn of_streams(param: &abi::ConnParam) -> abi::ConnParam {
-    abi::ConnParam {
-        responder_resources: param.responder_resources,
-        initiator_depth: param.initiator_depth,
-        access_flags: param.access_flags,
-        ..Default::default()
-    }
-}
-
 /// Limits the manager's attributes for RTR to `param`, and sets those of `agreed`. Returns [`eproto`]
 /// for an MTU that is not defined, which drivers would take.
 fn agree_rtr(
@@ -641,20 +598,14 @@ fn agree_rts(attributes: &mut Attributes, param: &abi::ConnParam, agreed: &mut a
 /// Brings the queue pair of an attempt that ends in `stage` back to the state `from`, and gives it
 /// free. Sleeps.
 ///
-/// A queue pair beyond INIT goes to RESET. On iWARP one that has a connection goes to ERR.
-fn give_back(claim: Option<Claim>, stage: Stage, from: State) {
+/// A queue pair beyond INIT goes to RESET.
+fn give_back(claim: Option<Claim>, from: State) {
     let Some(claim) = claim else {
         return;
     };
-    let to = if !claim.qp().is_iwarp() {
-        (claim.qp().state() != from).then_some(State::Reset)
-    } else {
-        let sent = matches!(stage, Stage::Connect | Stage::Accepting);
-        sent.then_some(State::Err)
-    };
-    if let Some(to) = to {
+    if claim.qp().state() != from {
         // When the driver refuses, the queue pair is as bad as it can be.
-        let _ = claim.move_to(to);
+        let _ = claim.move_to(State::Reset);
     }
 }
 
@@ -834,8 +785,7 @@ impl Connection {
 
     /// Returns whether the work of [`Background`] has to take a step.
     fn is_due_here(&self) -> bool {
-        let progress = self.shared.progress.lock();
-        progress.is_due() && !progress.needs_command()
+        self.shared.progress.lock().is_due()
     }
 
     /// Returns whether CONNECT made it with the queue pair `qp`.
@@ -935,9 +885,6 @@ impl Connection {
         let result = match (stage, failure) {
             (Stage::AddrQuery, Some(err)) if err == ETIMEDOUT => self.resolve_again(),
             (_, Some(err)) => Err(err),
-            (Stage::RouteResolved, None) => {
-                self.id().and_then(|id| self.shared.request(&id.lock()))
-            }
             _ => self.establish(),
         };
         if let Err(err) = result {
@@ -995,13 +942,12 @@ impl Connection {
     /// failure. Sleeps. The caller holds no lock that the handler takes.
     fn give_up(&self, err: Error) {
         let mut progress = self.shared.progress.lock();
-        let stage = progress.stage;
         // No event moves a failed attempt to another stage.
-        let err = self.explain_closed(stage, err, progress.closed.is_some());
+        let err = self.explain_closed(progress.stage, err, progress.closed.is_some());
         progress.failure = Some(err);
         let (claim, from) = (progress.qp.take(), progress.from);
         drop(progress);
-        give_back(claim, stage, from);
+        give_back(claim, from);
         // Not dropped under the lock.
         let id = self.id.lock().take();
         drop(id);
@@ -1156,13 +1102,9 @@ impl Connection {
         })
     }
 
-    /// Prepares `qp` for the answer, on IB and RoCE by bringing it to RTS; returns the negotiated
-    /// parameters. Sleeps.
+    /// Prepares `qp` for the answer by bringing it to RTS; returns the negotiated parameters.
+    /// Sleeps.
     fn prepare(&self, qp: &QpObject, param: &abi::ConnParam) -> Result<abi::ConnParam> {
-        if qp.qp().is_iwarp() {
-            qp.qp().prepare(param.access_flags)?;
-            return Ok(of_streams(param));
-        }
         self.set_timers(param)?;
         self.bring_up(qp, param)
     }
@@ -1173,8 +1115,7 @@ impl Connection {
         self.shared.user_data.store(0, Relaxed);
         let (claim, from) = (progress.qp.take(), progress.from);
         drop(progress);
-        // Nothing was sent: on iWARP the queue pair is as it was.
-        give_back(claim, Stage::RouteResolved, from);
+        give_back(claim, from);
         let mut progress = self.shared.progress.lock();
         progress.stage = match progress.failure {
             None => Stage::Requested,
@@ -1268,10 +1209,10 @@ impl PinnedDrop for Connection {
         if progress.stage == Stage::Established {
             self.shared.end(&mut progress, false);
         } else if progress.stage.is_attempt() {
-            let stage = core::mem::replace(&mut progress.stage, Stage::Failed);
+            progress.stage = Stage::Failed;
             let (claim, from) = (progress.qp.take(), progress.from);
             drop(progress);
-            give_back(claim, stage, from);
+            give_back(claim, from);
         }
     }
 }

@@ -69,7 +69,6 @@ impl Object {
     /// Wakes the threads that wait for it, with `err`. Sleeps, but not for them.
     pub(crate) fn wake_waiters(&self, err: Error) {
         match self {
-            Self::Pd(pd) => pd.close(err),
             Self::Cq(cq) => cq.ring().close(err),
             Self::Listener(listener) => listener.close(err),
             Self::Connection(connection) => connection.close(err),

@@ -261,11 +261,9 @@ impl<H: WrHandler> QueueRun<H> {
 /// | driver | send | receive |
 /// |---|---|---|
 /// | rxe | rxe_verbs.c:845, 847 | rxe_verbs.c:995 |
-/// | siw | siw_verbs.c:861 to 914 | siw_verbs.c:1096, 1810 |
 /// | mlx5 | wr.c:1165, 1178 | wr.c:1253 |
 /// | bnxt_re | ib_verbs.c:3132, 3159 | ib_verbs.c:3357, 3396 |
 /// | hns | hns_roce_hw_v2.c:317 to 368 | hns_roce_hw_v2.c:798 |
-/// | cxgb4 | qp.c:423, 468 | qp.c:468 |
 /// | rdmavt | qp.c:2050 | qp.c:1824, 2231 |
 ///
 /// Dropping a chain discards its requests.

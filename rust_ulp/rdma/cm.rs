@@ -169,9 +169,8 @@ pub(crate) enum Event<'a> {
         /// The private data of the peer's consumer, if that rejected.
         private_data: &'a [u8],
     },
-    /// The connection is established. On iWARP both ends get this event with the peer's message:
-    /// the requester gets no [`Self::Response`], and has nothing to confirm.
-    Established(Message<'a>),
+    /// The requester has confirmed the answer: the connection is established.
+    Established,
     /// The connection has ended; [`LockedId::disconnect`] answers the peer.
     Disconnected,
     /// The device is being removed: the identifier must be dropped soon.
@@ -196,7 +195,7 @@ impl Event<'_> {
             Self::ConnectError(_) => bindings::RDMA_CM_EVENT_CONNECT_ERROR,
             Self::Unreachable(_) => bindings::RDMA_CM_EVENT_UNREACHABLE,
             Self::Rejected { .. } => bindings::RDMA_CM_EVENT_REJECTED,
-            Self::Established(_) => bindings::RDMA_CM_EVENT_ESTABLISHED,
+            Self::Established => bindings::RDMA_CM_EVENT_ESTABLISHED,
             Self::Disconnected => bindings::RDMA_CM_EVENT_DISCONNECTED,
             Self::DeviceRemoval => bindings::RDMA_CM_EVENT_DEVICE_REMOVAL,
             Self::AddressChange => bindings::RDMA_CM_EVENT_ADDR_CHANGE,
@@ -284,13 +283,7 @@ impl<'a> RawEvent<'a> {
             bindings::RDMA_CM_EVENT_CONNECT_ERROR => Event::ConnectError(error),
             bindings::RDMA_CM_EVENT_UNREACHABLE => Event::Unreachable(error),
             bindings::RDMA_CM_EVENT_REJECTED => {
-                let reason = match u32::try_from(self.0.status) {
-                    Ok(reason) => reason,
-                    // iWARP has no reasons. It has an errno, which is not always this one.
-                    Err(_) if !self.message().private_data.is_empty() => REJECT_CONSUMER.into(),
-                    Err(_) if error == econnrefused() => REJECT_CONSUMER.into(),
-                    Err(_) => 0,
-                };
+                let reason = u32::try_from(self.0.status).unwrap_or(0);
                 Event::Rejected {
                     reason,
                     private_data: if reason == u32::from(REJECT_CONSUMER) {
@@ -300,7 +293,7 @@ impl<'a> RawEvent<'a> {
                     },
                 }
             }
-            bindings::RDMA_CM_EVENT_ESTABLISHED => Event::Established(self.message()),
+            bindings::RDMA_CM_EVENT_ESTABLISHED => Event::Established,
             bindings::RDMA_CM_EVENT_DISCONNECTED => Event::Disconnected,
             bindings::RDMA_CM_EVENT_DEVICE_REMOVAL => Event::DeviceRemoval,
             bindings::RDMA_CM_EVENT_ADDR_CHANGE => Event::AddressChange,
@@ -505,14 +498,13 @@ impl LockedId<'_> {
     }
 
     /// Sends a connection request. Sleeps. Fails with [`EINVAL`] for more than 56 bytes of private
-    /// data. On iWARP it takes as long as TCP, and fails with [`EINTR`] when a signal arrives.
+    /// data.
     pub(crate) fn connect(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
         let mut raw = parameters.to_raw(private_data)?;
         fault::point()?;
         // SAFETY: The parameters and the private data are valid, and the manager copies them. It
         // checks the state of the identifier.
         to_result(unsafe { bindings::rdma_connect_locked(self.as_raw(), &mut raw) })
-            .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })
     }
 
     /// Accepts a request. Sleeps. Fails with [`EINVAL`] for more than 196 bytes of private data.

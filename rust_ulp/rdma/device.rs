@@ -15,16 +15,12 @@ use crate::{
         },
         errno::eopnotsupp,
         fault,
-        net::{
-            sockaddr_from_raw,
-            NetNs, //
-        },
+        net::NetNs,
         pages::Pages, //
     }, //
 };
 use core::{
     mem::ManuallyDrop,
-    net::IpAddr,
     ops::Deref,
     ptr::NonNull, //
 };
@@ -316,12 +312,6 @@ impl Device {
         self.has(Rule::InvalidateFirst)
     }
 
-    /// Returns whether the event of an established iWARP connection has the two numbers of reads as
-    /// a request has them. Does not sleep.
-    pub(crate) fn reports_reads_as_requests(&self) -> bool {
-        self.has(Rule::ReadsAsRequest)
-    }
-
     /// Returns whether the driver has the property `rule`.
     fn has(&self, rule: Rule) -> bool {
         quirks::has(self.attributes().driver_id, rule)
@@ -331,52 +321,6 @@ impl Device {
     pub(crate) fn is_iwarp(&self) -> bool {
         // SAFETY: The device is registered.
         unsafe { bindings::rust_ulp_h_device_is_iwarp(self.as_raw()) }
-    }
-
-    /// Returns an address of the netdev of port `port`, when that is in `net`: an IPv4 address if
-    /// it has one, else an IPv6 address that needs no link. Sleeps.
-    pub(crate) fn port_addr(&self, port: u32, net: &NetNs) -> Option<IpAddr> {
-        let mut raw = [bindings::rust_ulp_h_addr::default(); Self::PORT_ADDRS];
-        // SAFETY: All pointers are valid, and the array has that length. The core checks the port.
-        let count = unsafe {
-            bindings::rust_ulp_h_port_addrs(
-                self.as_raw(),
-                port,
-                net.as_ptr(),
-                raw.as_mut_ptr(),
-                raw.len(),
-            )
-        };
-        let usable = raw
-            .iter()
-            .take(count)
-            .filter(|addr| !addr.tentative)
-            .filter_map(|addr| Some(sockaddr_from_raw(addr)?.ip()));
-        usable.clone().find(IpAddr::is_ipv4).or_else(|| {
-            usable
-                .filter_map(|ip| match ip {
-                    IpAddr::V6(v6) => Some(v6),
-                    IpAddr::V4(_) => None,
-                })
-                .find(|v6| !v6.is_unicast_link_local())
-                .map(IpAddr::V6)
-        })
-    }
-
-    /// The number of addresses of a netdev that are considered.
-    const PORT_ADDRS: usize = 32;
-
-    /// Returns whether siw drives the device. It protects memory from a peer that reads less than
-    /// other drivers do:
-    ///
-    /// - It does not check the right to read: any key will do.
-    /// - It checks a response to a read when the response begins (`siw_qp_sq_proc_tx()`). The
-    ///   response continues for as long as the peer delays it, even after the memory is
-    ///   deregistered.
-    /// - When a short response crosses the end of a page, it reads the rest from the kernel's
-    ///   memory behind that page, not from the region (`siw_try_1seg()`).
-    pub(crate) fn is_siw(&self) -> bool {
-        self.is_driven_by(c"siw")
     }
 
     /// Returns whether processes in `net` may use the device. Does not sleep.

@@ -67,8 +67,6 @@ pub(crate) mod access {
     pub(crate) const REMOTE_READ: u32 = bindings::IB_ACCESS_REMOTE_READ;
     /// A peer may perform atomics on it.
     pub(crate) const REMOTE_ATOMIC: u32 = bindings::IB_ACCESS_REMOTE_ATOMIC;
-    /// Any right of a peer.
-    pub(super) const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
     /// Any right by which the device writes to it.
     pub(super) const WRITE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC;
 }
@@ -382,8 +380,6 @@ struct Region {
     /// One of [`state`].
     state: Atomic<u32>,
     fast_reg: Arc<dyn Register>,
-    /// Whether a peer may use it.
-    remote: bool,
 }
 
 // SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. The keys change in
@@ -467,9 +463,8 @@ impl Memory {
     /// which are [`access::LOCAL_WRITE`] or none. Sleeps.
     ///
     /// The key of the domain serves where the DMA addresses are consecutive. It allows writes, so
-    /// memory without that right gets a region. So does all memory on iWARP, where the sink of a
-    /// read needs REMOTE_WRITE (`drivers/infiniband/core/rw.c:116`). `fast_reg` returns what
-    /// registers the region. Fails as [`Mr::register`] does.
+    /// memory without that right gets a region. `fast_reg` returns what registers the region. Fails
+    /// as [`Mr::register`] does.
     pub(crate) fn new<T: Register + 'static>(
         pd: &Arc<Pd>,
         fast_reg: impl FnOnce() -> Result<Arc<T>>,
@@ -479,9 +474,9 @@ impl Memory {
         access: u32,
     ) -> Result<Arc<Self>> {
         let mapping = Mapping::new(pd.device(), pages, offset, length, access)?;
-        let direct = mapping.consecutive().filter(|_| {
-            access == access::LOCAL_WRITE && !mapping.foreign && !pd.device().is_iwarp()
-        });
+        let direct = mapping
+            .consecutive()
+            .filter(|_| access == access::LOCAL_WRITE && !mapping.foreign);
         let Some(addr) = direct else {
             return Self::register(fast_reg()?, mapping, offset, length, access);
         };
@@ -531,7 +526,6 @@ impl Memory {
                 registered: false,
                 state: Atomic::new(state::LIVE),
                 fast_reg: fast_reg.clone(),
-                remote: access & access::REMOTE != 0,
             }),
             pd,
             mapping,
@@ -600,11 +594,6 @@ impl Memory {
         // SAFETY: The region is not deregistered: its state was `LIVE`. The state is `ENDING` now,
         // so that no other thread comes here.
         let now = unsafe { region.end() };
-        if region.remote && self.pd.deferred().is_some() {
-            // siw holds a spinlock while it stores what a peer writes (`siw_qp_llp_data_ready()`).
-            // SAFETY: Process context, without an RCU lock.
-            unsafe { kernel::bindings::synchronize_rcu() };
-        }
         region.state.store(now, Release);
         if now == state::LIVE {
             Err(EIO)
@@ -647,13 +636,11 @@ impl Mr {
     /// Registers `length` bytes at `offset` of `pages` with the rights `access`. Sleeps.
     ///
     /// The address of a byte is its position in `pages`, unless the DMA addresses require another
-    /// one, see [`Layout`]. On siw, [`DeferredPages`](super::deferred::DeferredPages) keeps pages
-    /// that a peer can access. Fails with
+    /// one, see [`Layout`]. Fails with
     ///
     /// - [`ERANGE`] when the device does not support so many bytes under one key, see
     ///   [`max_bytes`],
-    /// - [`eopnotsupp`] when the device is siw and a peer could read more than one page,
-    /// - [`ENOMEM`] when there is no memory, or too many pages are deferred.
+    /// - [`ENOMEM`] when there is no memory.
     pub(crate) fn register(
         fast_reg: Arc<dyn Register>,
         pages: Arc<Pages>,
@@ -661,17 +648,7 @@ impl Mr {
         length: usize,
         access: u32,
     ) -> Result<Self> {
-        let pd = fast_reg.pd();
-        if let Some(deferred) = pd.deferred().filter(|_| access & access::REMOTE != 0) {
-            // See `Device::is_siw`.
-            let position = pages.lead().saturating_add(offset);
-            let within = position & PAGE_SIZE.wrapping_sub(1);
-            if access & access::REMOTE_READ != 0 && within.saturating_add(length) > PAGE_SIZE {
-                return Err(eopnotsupp());
-            }
-            deferred.keep(&pages)?;
-        }
-        let mapping = Mapping::new(pd.device(), pages, offset, length, access)?;
+        let mapping = Mapping::new(fast_reg.pd().device(), pages, offset, length, access)?;
         let memory = Memory::register(fast_reg, mapping, offset, length, access)?;
         let rkey = memory.rkey;
         Ok(Self { memory, rkey })
@@ -681,8 +658,7 @@ impl Mr {
     /// land. Sleeps.
     ///
     /// The driver deregisters the region. If it refuses, an invalidation revokes the key alone, and
-    /// the memory stays the device's. On siw, a response to a read may continue, and reads the pages
-    /// that it began with, see [`DeferredPages`](super::deferred::DeferredPages). Fails with
+    /// the memory stays the device's. Fails with
     ///
     /// - [`EIO`] when the driver refuses both: the key is valid, and a later call tries again,
     /// - [`EBUSY`] while another thread revokes it.

@@ -2,10 +2,7 @@
 
 //! Protection domains.
 
-use super::{
-    deferred::DeferredPages,
-    device::Device, //
-};
+use super::device::Device;
 use crate::{
     bindings,
     kernel::fault, //
@@ -42,8 +39,6 @@ use kernel::{
 /// `ptr` is a protection domain of `device` that this value owns.
 pub(crate) struct Pd {
     ptr: NonNull<bindings::ib_pd>,
-    /// On siw, keeps memory that a peer may still read: siw does not wait for such reads.
-    deferred: Option<Arc<DeferredPages>>,
     /// Whether a queue of the domain was leaked: the domain is, too, and the memory that is used by
     /// its key.
     leaked: AtomicFlag,
@@ -63,15 +58,11 @@ impl Pd {
         // SAFETY: The device is registered.
         let ptr = from_err_ptr(unsafe { bindings::rust_ulp_h_alloc_pd(device.as_raw()) })?;
         // INVARIANT: Just allocated. When an allocation below fails, dropping the value frees it.
-        let mut pd = Self {
+        let pd = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
-            deferred: None,
             leaked: AtomicFlag::new(false),
             device: device.into(),
         };
-        if device.is_siw() {
-            pd.deferred = Some(DeferredPages::new()?);
-        }
         Ok(Arc::new(pd, GFP_KERNEL_ACCOUNT)?)
     }
 
@@ -115,11 +106,6 @@ impl Pd {
             self.leak();
         }
         err == 0
-    }
-
-    /// Returns what keeps memory that a peer may still read.
-    pub(super) fn deferred(&self) -> Option<&DeferredPages> {
-        self.deferred.as_deref()
     }
 
     /// Returns the device.

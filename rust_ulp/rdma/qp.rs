@@ -46,10 +46,7 @@ use super::{
 use crate::{
     bindings,
     kernel::{
-        errno::{
-            eopnotsupp,
-            eproto, //
-        },
+        errno::eproto,
         fault, //
     }, //
 };
@@ -124,10 +121,8 @@ pub(crate) struct Qp<H: WrHandler> {
     number: u32,
     qp_type: QpType,
     capacity: Capacity,
-    /// The state that [`Qp::modify`] or a connection set last; failures do not change it.
+    /// The state that [`Qp::modify`] set last; failures do not change it.
     state: Atomic<u32>,
-    /// On iWARP, the connection's limit of outstanding reads.
-    max_reads: Atomic<u32>,
     /// Serializes changes of the state, queries, and the end. Taken before `Cq::draining`.
     #[pin]
     modifying: Mutex<Life>,
@@ -222,13 +217,7 @@ impl<H: WrHandler> Qp<H> {
                 member: Member::new(handler, shared),
                 qp_type,
                 capacity,
-                state: Atomic::new(if pd.device().is_iwarp() {
-                    // iWARP has no RESET.
-                    bindings::IB_QPS_INIT
-                } else {
-                    bindings::IB_QPS_RESET
-                }),
-                max_reads: Atomic::new(0),
+                state: Atomic::new(bindings::IB_QPS_RESET),
                 ptr: {
                     // SAFETY: A pointer to a field of this value is made.
                     init.qp_context = unsafe { &raw mut (*this.as_ptr()).member }.cast();
@@ -369,50 +358,6 @@ impl<H: WrHandler> Qp<H> {
     /// Returns the state that it was last moved to.
     pub(crate) fn state(&self) -> State {
         State::from_raw(self.state.load(Acquire)).unwrap_or(State::Err)
-    }
-
-    /// As [`Device::reports_reads_as_requests`](super::device::Device::reports_reads_as_requests).
-    pub(crate) fn reports_reads_as_requests(&self) -> bool {
-        self.pd.device().reports_reads_as_requests()
-    }
-
-    /// Returns whether the device is iWARP. Its queue pairs begin in INIT, only a connection moves
-    /// them to RTS, and they do not leave ERR.
-    pub(crate) fn is_iwarp(&self) -> bool {
-        self.pd.device().is_iwarp()
-    }
-
-    /// Returns the limit of outstanding reads of a connected iWARP queue pair.
-    pub(crate) fn max_reads(&self) -> u32 {
-        self.max_reads.load(Relaxed)
-    }
-
-    /// Gives an iWARP queue pair in INIT the rights `access` of the peer. Sleeps. Fails with
-    /// [`eproto`] in other states, and with [`ENOENT`] when it has ended.
-    pub(crate) fn prepare(&self, access: u32) -> Result {
-        let _life = self.lock()?;
-        if self.state() != State::Init {
-            return Err(eproto());
-        }
-        let mut raw = bindings::ib_qp_attr {
-            qp_state: bindings::IB_QPS_INIT,
-            qp_access_flags: access as i32,
-            ..Default::default()
-        };
-        let mask = mask::STATE | mask::ACCESS_FLAGS;
-        fault::point()?;
-        // SAFETY: The queue pair and the attributes are valid.
-        to_result(unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32) })
-    }
-
-    /// Notes that the connection manager has moved an iWARP queue pair to RTS, with at most `reads`
-    /// outstanding reads. Sleeps.
-    pub(crate) fn set_established(&self, reads: u32) {
-        let _life = self.modifying.lock();
-        if self.state() == State::Init {
-            self.max_reads.store(reads, Relaxed);
-            self.state.store(bindings::IB_QPS_RTS, Release);
-        }
     }
 
     /// Returns the number of posted requests in the send and in the receive queue. Process context
@@ -586,7 +531,6 @@ impl<H: WrHandler> Qp<H> {
     ///
     /// - [`eproto`] when the state table (IBA 10.3.1) does not allow the change from
     ///   [`Self::state`],
-    /// - [`eopnotsupp`] on iWARP for every change except that to ERR,
     /// - [`ENOENT`] when the queue pair has ended, see [`Self::shut_down`],
     /// - the error of the driver. If the driver gave up halfway, the queue pair is in ERR.
     pub(crate) fn modify(&self, attributes: &Attributes, mask: u32) -> Result {
@@ -597,9 +541,6 @@ impl<H: WrHandler> Qp<H> {
         } else {
             from
         };
-        if self.is_iwarp() && (mask != mask::STATE || to != bindings::IB_QPS_ERR) {
-            return Err(eopnotsupp());
-        }
         if !is_transition(from, to, self.qp_type, mask) {
             return Err(eproto());
         }

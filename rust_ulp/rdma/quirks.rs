@@ -35,9 +35,6 @@ pub(super) enum Rule {
     NoUc,
     /// The driver creates no queue pairs of type UD.
     NoUd,
-    /// The event of an established iWARP connection has the two numbers of reads in the order of a
-    /// request. Other drivers swap them.
-    ReadsAsRequest,
 }
 
 /// A row of [`QUIRKS`].
@@ -93,7 +90,6 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_HNS,        Rule::NoLocalInv,      "hw/hns/hns_roce_hw_v2.c:set_rc_opcode",         "hns"),
 
     // These drivers free the region and report success when the command of the adapter fails.
-    row(bindings::RDMA_DRIVER_CXGB4,      Rule::InvalidateFirst, "hw/cxgb4/mem.c:c4iw_dereg_mr",                  "-"),
     row(bindings::RDMA_DRIVER_ERDMA,      Rule::InvalidateFirst, "hw/erdma/erdma_verbs.c:erdma_dereg_mr",         "-"),
     row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::InvalidateFirst, "hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_dereg_mr",     "-"),
     // The responder holds the region until the message ends. After 50 s the region is freed all the
@@ -120,9 +116,6 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::NoUc,            "hw/vmw_pvrdma/pvrdma_qp.c:pvrdma_create_qp",    "-"),
 
     row(bindings::RDMA_DRIVER_QEDR,       Rule::NoUd,            "hw/qedr/verbs.c:qedr_check_qp_attrs",           "qedr"),
-
-    // Against `irdma_get_cmevent_info()`, `qedr_iw_issue_event()` and `siw_cm_upcall()`.
-    row(bindings::RDMA_DRIVER_CXGB4,      Rule::ReadsAsRequest,  "hw/cxgb4/cm.c:established_upcall",              "iwarp"),
 ];
 
 /// Returns whether the driver with the number `driver` has the property `rule`.

@@ -59,7 +59,7 @@ impl client::Client for Pinger {
     fn add(&self, device: &Device) -> Result<Arc<FastRegQp>> {
         let net = NetNs::current().ok_or(ESRCH)?;
         // The queue pair that registers memory in a new protection domain.
-        let new = FastRegQp::to_itself(Pd::new(device)?, &net)
+        let new = FastRegQp::new(Pd::new(device)?, &net)
             .inspect_err(|err| pr_err!("{device} is not used: {err:?}\n"))?;
         let mut devices = self.devices.lock();
         devices.push(new.clone(), GFP_KERNEL)?;

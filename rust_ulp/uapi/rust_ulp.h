@@ -250,6 +250,7 @@ struct rust_ulp_device_list {
  *  EINVAL      @name has no NUL
  *  EPROTONOSUPPORT  @event_size is not one that QUERY allows, or not a multiple of 8
  *  ENOENT      there is no device, none of that name, or none that this file may use
+ *  EOPNOTSUPP  the device is an iWARP device
  *  EDQUOT      the rdma cgroup allows no more handles, or the user has too many objects and files
  *  ENOMEM      a shared cause
  */
@@ -859,8 +860,6 @@ struct rust_ulp_qp_attr {
  *
  *  EINVAL      a bit of @attr_mask, a state, a right, @path_mtu or @static_rate is not defined; the
  *              address has no GRH on Ethernet
- *  EOPNOTSUPP  the device is an iWARP device: only ACCEPT and CONNECT take its queue pairs to RTS,
- *              and ERR is final
  *  EPROTO      the state table of the IBA specification does not allow the transition, or not with
  *              these attributes; @cur_qp_state is not the present state; an address is given in
  *              RESET or ERR. @missing_mask and @extra_mask name the attributes
@@ -884,9 +883,6 @@ struct rust_ulp_qp_attr {
  *   EPROTO. RUST_ULP_QP_STATE: there is no such transition. RUST_ULP_QP_CUR_STATE: the state is
  *   another one, or the transition does not take that check.
  * @attr: [in, out] The attributes; out: @ah.dmac and @ah.hop_limit as the kernel resolved them.
- *
- * On iWARP, QP_CREATE returns a queue pair in INIT, which accepts receives. Only ACCEPT and CONNECT
- * bring it to RTS. It cannot leave ERR. QP_MODIFY always returns EOPNOTSUPP.
  *
  * A connection has its queue pair from the begin of ACCEPT or CONNECT until the connection is
  * destroyed. During that time QP_MODIFY may only set the state ERR, else it returns EISCONN.
@@ -949,10 +945,7 @@ struct rust_ulp_qp_query {
  *  ERANGE      @length is 0 or exceeds @max_buffer; @node does not exist; the buffer needs more
  *              keys than the device has
  *  EOPNOTSUPP  no fast registration
- *  ETIMEDOUT   iWARP: the loopback connection that the first key of a domain needs was not
- *              established in 10 s
- *  EINTR       the process is being killed; iWARP: a signal arrived while the loopback connection
- *              was established
+ *  EINTR       the process is being killed
  *  ENOMEM      over RLIMIT_MEMLOCK without CAP_IPC_LOCK, over the limit of the memory cgroup, or no
  *              pages of that size
  *  ENOENT, EBADFD, EADDRNOTAVAIL, EMFILE, EDQUOT  a shared cause
@@ -977,26 +970,11 @@ struct rust_ulp_qp_query {
  * each key. A request with more elements than the queue pair supports fails with E2BIG. If the
  * device supports two elements, every queue pair supports one element that crosses one border,
  * whatever its @max_send_sge and @max_recv_sge. A key needs no region if the DMA addresses of its
- * part are consecutive; but a grant, read-only memory and iWARP need one.
+ * part are consecutive; but a grant and read-only memory need one.
  *
  * The memory is charged to the process and to its user, each within RLIMIT_MEMLOCK, until the
  * buffer is destroyed and no part of it is mapped. The users of a user namespace share the limit of
  * the user who made it, unless that is root of the machine. This holds for all limits of a user.
- *
- * On iWARP, the first key of a protection domain needs a connection of the device with itself. The
- * command may therefore fail with EADDRNOTAVAIL (the device has no address in the opener's network
- * namespace, or the caller another), ETIMEDOUT or EINTR.
- *
- * On siw, a send request must have one element, under one key, else it fails with E2BIG. These
- * requests fail with EOPNOTSUPP:
- *
- *  - a read that is fenced, has no data, or uses a connection that agreed on no reads
- *  - an inline message without data
- *  - a message of up to 64 bytes, not inline, that crosses the end of a page
- *
- * There a grant with REMOTE_READ must lie in one page, else GRANT_CREATE returns EOPNOTSUPP. A
- * peer can read by any key that it knows. The memory of a buffer that had grants stays allocated
- * until the protection domain is destroyed; after 1024 such buffers GRANT_CREATE returns ENOMEM.
  */
 struct rust_ulp_buffer_create {
 	__u32 size;
@@ -1158,8 +1136,7 @@ struct rust_ulp_buffer_query {
 /*
  * Errnos of GRANT_CREATE:
  *
- *  EOPNOTSUPP  the driver does not grant REMOTE_ATOMIC; siw: a grant with REMOTE_READ crosses the
- *              end of a page
+ *  EOPNOTSUPP  the driver does not grant REMOTE_ATOMIC
  *  EINVAL      no right is given, or one is not defined; ONE_SHOT_INV without @qp
  *  EACCES      a right to write a READ_ONLY buffer
  *  ERANGE      the range is empty, not inside the buffer, or (without PARTIAL) crosses the border
@@ -1591,8 +1568,7 @@ struct rust_ulp_conn_param {
  *  EADDRINUSE  the port is taken
  *  EADDRNOTAVAIL  no device has the address
  *  ERANGE      @backlog is not 1 to 1024
- *  EXDEV       another device than the file's has the address; iWARP: the caller is in another
- *              network namespace than the opener
+ *  EXDEV       another device than the file's has the address
  *  EMFILE, EDQUOT, ENOMEM  a shared cause
  */
 
@@ -1698,27 +1674,6 @@ struct rust_ulp_get_request {
  * error than ETIME and EINTR, and began the attempt, leaves no connection.
  *
  * A connection uses its queue pair until DESTROY of the connection, which disconnects.
- *
- * On iWARP:
- *
- *  - The queue pair is in INIT. A command that fails before it sends a request or an answer leaves
- *    the queue pair there. A command that fails later leaves it in ERR and its receives flushed.
- *  - The side that accepts must not send before data of the peer has arrived (RFC 5044 7.1).
- *  - Of @param, the kernel uses only the reads of each side and @access_flags, which siw ignores.
- *    It ignores the other members, and they are 0 in @agreed. @peer_qp_num is 0.
- *  - @reject_reason is 28 if the peer's answer had private data, else 0.
- *  - LISTEN and CONNECT return EXDEV outside the opener's network namespace: sockets are the
- *    caller's.
- *  - CONNECT with RUST_ULP_NONBLOCK returns EOPNOTSUPP, and a pending attempt sends its request
- *    only while a CONNECT waits for it. The driver creates the socket in the network namespace of
- *    the calling thread and connects it in blocking mode, which only a signal to that thread ends
- *    (siw_connect(), drivers/infiniband/sw/siw/siw_cm.c:1445-1455; sock_create(),
- *    net/socket.c:1709). A worker of the kernel has another namespace, and gets no signal. A
- *    program that must not block calls CONNECT in a thread of its own, and gives the attempt up by
- *    a signal to that thread.
- *  - While TCP connects, a signal ends the attempt with EINTR, but neither @timeout_ns nor the
- *    removal of the device ends the wait (see net.ipv4.tcp_syn_retries).
- *  - The file does not report RUST_ULP_EVENT_TIMEWAIT_EXIT.
  */
 struct rust_ulp_accept {
 	__u32 size;
@@ -1771,8 +1726,7 @@ struct rust_ulp_reject {
  *  EHOSTUNREACH  there is no route to the address, no host answers for it, or it is a wildcard
  *              address
  *  ENETUNREACH  there is no route to the network
- *  EXDEV       the source address or the route belongs to another device than the file's; iWARP:
- *              the caller is in another network namespace than the opener
+ *  EXDEV       the source address or the route belongs to another device than the file's
  *  ECONNREFUSED  the peer rejected the request, or no program listens: see @reject_reason (28: the
  *              peer called REJECT)
  *  ECONNRESET  the peer ended while the connection was established

@@ -11,7 +11,6 @@
 #include <linux/etherdevice.h>
 #include <linux/module.h>
 #include <rdma/ib_cache.h>
-#include <rdma/iw_cm.h>
 
 #include "hca.h"
 
@@ -203,62 +202,6 @@ static int to_rts(struct end *end, struct end *peer)
 static int connect_qps(void)
 {
 	return to_rts(&a, &b) ?: to_rts(&b, &a);
-}
-
-/* --- connections of iWARP --- */
-
-static struct iw_cm_id *listening, *connecting, *accepted;
-static DECLARE_COMPLETION(connected);
-
-static int stream_event(struct iw_cm_id *id, struct iw_cm_event *event)
-{
-	struct iw_cm_conn_param param = { .qpn = b.qp->qp_num,
-					  .ord = 1,
-					  .ird = 1 };
-
-	int err = 0;
-
-	if (event->event == IW_CM_EVENT_CONNECT_REPLY)
-		complete(&connected);
-	if (event->event == IW_CM_EVENT_CONNECT_REQUEST) {
-		err = iw_cm_accept(id, &param);
-		accepted = err ? NULL : id;
-	}
-	return err;
-}
-
-static int connect_stream(void)
-{
-	struct iw_cm_conn_param param = { .qpn = a.qp->qp_num,
-					  .ord = 1,
-					  .ird = 1 };
-	struct sockaddr_in *to;
-	int err;
-
-	reinit_completion(&connected);
-	listening = iw_create_cm_id(b.device, stream_event, NULL);
-	connecting = iw_create_cm_id(a.device, stream_event, NULL);
-	if (IS_ERR(listening) || IS_ERR(connecting))
-		return -ENOMEM;
-	to = (struct sockaddr_in *)&listening->local_addr;
-	*to = (struct sockaddr_in){
-		.sin_family = AF_INET,
-		.sin_port = htons(7471),
-		.sin_addr.s_addr = htonl(HOSTS + 2),
-	};
-	connecting->remote_addr = listening->local_addr;
-	err = iw_cm_listen(listening, 1) ?: iw_cm_connect(connecting, &param);
-	if (err)
-		return err;
-	wait_for_completion(&connected);
-	return 0;
-}
-
-static void disconnect(struct iw_cm_id **id)
-{
-	if (!IS_ERR_OR_NULL(*id))
-		iw_destroy_cm_id(*id);
-	*id = NULL;
 }
 
 static int create(struct end *end, int cqe)
@@ -453,42 +396,6 @@ static int missed(void)
 	return NOTHING;
 }
 
-/* A READ of `b` into a key of `a` with these rights. */
-static int read_into(int access)
-{
-	u64 *word = b.page;
-	int status;
-
-	*word = 42;
-	status = reg(&a, access) ?:
-			 move_by(a.mr->lkey, a.mr->iova, IB_WR_RDMA_READ, 8, 0,
-				 b.mr->rkey);
-	return status ? status : *(u64 *)a.page != 42;
-}
-
-static int sink(void)
-{
-	return read_into(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE);
-}
-
-static int sink_without_remote_write(void)
-{
-	return read_into(IB_ACCESS_LOCAL_WRITE);
-}
-
-/* The stream takes what the peer refuses. */
-static int sent_by_an_old_key(void)
-{
-	return move(IB_WR_RDMA_WRITE, 64, 0, b.mr->rkey - 1);
-}
-
-static int without_connection(void)
-{
-	return peer_is_gone()		      ?:
-		       create_qp(&b, b.pd, 1) ?:
-						to_state(&b, IB_QPS_RTS);
-}
-
 /*
  * Registers the page of `b` with `access`, calls `run`, and moves `length` bytes; without those
  * that are 0. The first status that is not 0 is compared with `want`.
@@ -504,13 +411,10 @@ struct test {
 	int want;
 	/* How many of them the driver counts. */
 	unsigned int faults, broken;
-	/* For a device of iWARP; the others are for RoCE. */
-	bool iwarp;
 };
 
 #define CASE(test, result, ...) \
 	{ .name = test, .access = ALL, .want = result, __VA_ARGS__ }
-#define IWARP_CASE(...) CASE(__VA_ARGS__, .iwarp = true)
 #define MOVE .opcode = IB_WR_RDMA_WRITE, .length = 64
 #define SEND .opcode = IB_WR_SEND, .length = 64
 
@@ -551,18 +455,6 @@ static const struct test cases[] = {
 	CASE("in_reset", -EINVAL, .run = in_reset, SEND),
 	CASE("queue_is_full", -ENOMEM, .run = queue_is_full),
 	CASE("overrun", 0, .run = overrun, .broken = 1),
-	IWARP_CASE("good", 0, .run = good),
-	IWARP_CASE("sink", 0, .run = sink),
-	IWARP_CASE("sink_without_remote_write", IB_WC_LOC_PROT_ERR,
-		   .run = sink_without_remote_write, .broken = 1),
-	IWARP_CASE("sink_without_key", IB_WC_LOC_PROT_ERR,
-		   .opcode = IB_WR_RDMA_READ, .length = 8, .broken = 1),
-	IWARP_CASE("fetch_and_add", -EINVAL, .run = fetch_and_add),
-	IWARP_CASE("immediate", -EINVAL, .opcode = IB_WR_SEND_WITH_IMM,
-		   .length = 8),
-	IWARP_CASE("sent_by_an_old_key", IB_WC_WR_FLUSH_ERR,
-		   .run = sent_by_an_old_key, SEND),
-	IWARP_CASE("without_connection", -EINVAL, .run = without_connection),
 };
 
 static int find_gid(struct end *end, u32 host)
@@ -600,7 +492,7 @@ static int try(const struct test *test)
 	int got = create(&a, 16) ?: create(&b, 2);
 
 	if (!got)
-		got = test->iwarp ? connect_stream() : connect_qps();
+		got = connect_qps();
 	if (!got && test->access)
 		got = reg(&b, test->access);
 	if (!got && test->run)
@@ -624,28 +516,22 @@ static void run(const struct test *test)
 	right = right && faults == test->faults && broken == test->broken;
 	pr_info("%s %s: status %d, %u DMA faults, %u rules broken\n",
 		right ? "ok" : "not ok", test->name, got, faults, broken);
-	disconnect(&connecting);
-	disconnect(&accepted);
-	disconnect(&listening);
 	destroy(&a);
 	destroy(&b);
 }
 
 static int __init client_init(void)
 {
-	bool iwarp;
 	int err, n;
 
 	err = ib_register_client(&client);
 	if (err)
 		return err;
 	err = a.device && b.device ? 0 : -ENODEV;
-	iwarp = !err && rdma_protocol_iwarp(a.device, 1);
-	if (!err && !iwarp)
+	if (!err)
 		err = find_gid(&a, 1) ?: find_gid(&b, 2);
 	for (n = 0; !err && n < ARRAY_SIZE(cases); n++)
-		if (cases[n].iwarp == iwarp)
-			run(&cases[n]);
+		run(&cases[n]);
 	if (!IS_ERR_OR_NULL(a.gid))
 		rdma_put_gid_attr(a.gid);
 	if (!IS_ERR_OR_NULL(b.gid))

@@ -219,8 +219,6 @@ struct hca_qp {
 	bool last_wqe, established;
 	/* Destroying it failed. */
 	bool refused;
-	/* On iWARP; see iwarp.c. */
-	struct hca_conn *conn;
 
 	struct hca_wq sq, rq;
 	/* The queue that receives are taken from. */
@@ -275,6 +273,7 @@ bool hca_gid(struct hca *hca, u8 index, union ib_gid *gid);
 /* personality.c */
 const struct hca_rules *hca_find_rules(void);
 bool hca_is_ib(struct hca *hca);
+bool hca_is_iwarp(struct hca *hca);
 u32 hca_lid(struct hca *hca, u32 port);
 int hca_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid);
 int hca_check_sq(struct hca *hca, struct ib_qp_cap *cap);
@@ -338,14 +337,5 @@ enum ib_wc_status hca_send_datagram(struct hca_qp *qp, struct hca_wqe *wqe);
 /* exporter.c */
 int hca_add_exporter(void);
 void hca_remove_exporter(void);
-
-/* iwarp.c */
-extern const struct ib_device_ops hca_iw_ops;
-bool hca_is_iwarp(struct hca *hca);
-void hca_disconnect(struct hca_qp *qp);
-int hca_iw_modify_qp(struct hca_qp *qp, const struct ib_qp_attr *attr,
-		     int mask);
-bool hca_iw_has(const struct ib_send_wr *wr);
-bool hca_iw_is_sink(struct hca *hca, const struct hca_segs *segs);
 
 #endif

@@ -56,6 +56,19 @@ static const struct ib_device_ops hns_ops = {
 	.driver_id = RDMA_DRIVER_HNS,
 };
 
+/* hw/cxgb4/provider.c, c4iw_query_gid() */
+static int iwarp_query_gid(struct ib_device *ib, u32 port, int index,
+			   union ib_gid *gid)
+{
+	memset(gid, 0, sizeof(*gid));
+	memcpy(gid->raw, to_hca(ib)->netdev->dev_addr, ETH_ALEN);
+	return 0;
+}
+
+static const struct ib_device_ops iwarp_ops = {
+	.query_gid = iwarp_query_gid,
+};
+
 static const struct ib_device_ops ib_ops = {
 	.query_gid = hca_query_gid,
 };
@@ -196,16 +209,10 @@ static const struct hca_rules all_rules[] = {
 	},
 	{
 		PLAIN,
+		/* It only says that it is iWARP. It has no connection manager. */
 		.name = "iwarp",
-		.ops = &hca_iw_ops,
-		/* hw/cxgb4/provider.c:434, hw/irdma/verbs.c:4749 */
-		.core_cap = RDMA_CORE_PORT_IWARP,
-		/* hw/cxgb4/qp.c:2131, c4iw_create_qp() */
-		.qp_types = BIT(IB_QPT_RC),
-		/* hw/cxgb4/qp.c:941, ib_to_fw_opcode() */
-		.atomics = false,
-		/* hw/cxgb4/provider.c:290 */
-		.max_sge_rd = 1,
+		.ops = &iwarp_ops,
+		.core_cap = RDMA_CORE_CAP_PROT_IWARP,
 	},
 	{
 		/* No driver's: the least that the module can live with. */
@@ -242,6 +249,11 @@ const struct hca_rules *hca_find_rules(void)
 bool hca_is_ib(struct hca *hca)
 {
 	return hca->rules->core_cap & RDMA_CORE_CAP_PROT_IB;
+}
+
+bool hca_is_iwarp(struct hca *hca)
+{
+	return hca->rules->core_cap & RDMA_CORE_CAP_PROT_IWARP;
 }
 
 u32 hca_lid(struct hca *hca, u32 port)

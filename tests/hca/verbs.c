@@ -429,7 +429,7 @@ static int create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init,
 	INIT_WORK(&qp->work, hca_run_work);
 	INIT_DELAYED_WORK(&qp->retry, hca_retry_work);
 	qp->event = IRQ_WORK_INIT(qp_event);
-	qp->state = hca_is_iwarp(hca) ? IB_QPS_INIT : IB_QPS_RESET;
+	qp->state = IB_QPS_RESET;
 	qp->dest = -1;
 	room = max_t(size_t, cap->max_inline_data,
 		     cap->max_send_sge * sizeof(struct ib_sge));
@@ -502,7 +502,6 @@ static void free_qp(struct hca *hca, struct hca_qp *qp)
 {
 	xa_erase_irq(&hca->qps, qp->ib.qp_num);
 	set_state(qp, IB_QPS_RESET);
-	hca_disconnect(qp);
 	hca_put_qp(qp);
 	wait_for_completion(&qp->released);
 	quiesce(qp);
@@ -638,9 +637,6 @@ static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 	to = mask & IB_QP_STATE ? attr->qp_state : from;
 	if (mask & IB_QP_CUR_STATE && from != READ_ONCE(qp->state))
 		return -EINVAL;
-	if (hca_is_iwarp(to_hca(ib->device)))
-		return hca_command(to_hca(ib->device), "modify_qp") ?:
-			       hca_iw_modify_qp(qp, attr, mask);
 	if (!ib_modify_qp_is_ok(from, to, ib->qp_type, mask) ||
 	    (mask & IB_QP_MAX_QP_RD_ATOMIC &&
 	     attr->max_rd_atomic > rules->max_rd_atomic) ||
@@ -726,8 +722,7 @@ static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 			qp->ib.qp_type == IB_QPT_GSI;
 	int i;
 
-	if (wr->num_sge > qp->sq.max_sge ||
-	    (hca_is_iwarp(to_hca(qp->ib.device)) && !hca_iw_has(wr)))
+	if (wr->num_sge > qp->sq.max_sge)
 		return -EINVAL;
 	if (!has_opcode(to_hca(qp->ib.device), wr->opcode))
 		return -EOPNOTSUPP;

@@ -156,7 +156,6 @@ void hca_fail(struct hca_qp *qp)
 	qp->stalled = false;
 	spin_unlock_irqrestore(&qp->lock, flags);
 	hca_go_on(qp);
-	hca_disconnect(qp);
 }
 
 /*
@@ -367,8 +366,6 @@ static enum ib_wc_status connected(struct hca_qp *qp, struct hca_wqe *wqe)
 	status = hca_gather(qp, wqe, reads ? IB_ACCESS_LOCAL_WRITE : 0);
 	if (status)
 		return status;
-	if (reads && hca_is_iwarp(hca) && !hca_iw_is_sink(hca, &qp->near))
-		return IB_WC_LOC_PROT_ERR;
 
 	/* What stays within the adapter is not stopped. */
 	if (qp->dest != hca->number && READ_ONCE(hca_storm)) {
@@ -393,11 +390,6 @@ static enum ib_wc_status connected(struct hca_qp *qp, struct hca_wqe *wqe)
 		qp->send_psn = (qp->send_psn + 1) & 0xffffff;
 		qp->retries = qp->attr.retry_cnt;
 		qp->rnr_retries = qp->attr.rnr_retry;
-	}
-	if (hca_is_iwarp(hca) && !reads && status && status != HCA_RETRY) {
-		/* The stream has taken it, and the peer ends the stream. */
-		hca_fail(to);
-		status = IB_WC_SUCCESS;
 	}
 	hca_inbound_end(to);
 	return status;

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|directions|lists|frames|ops|atomics|connect|iwarp|streams|srq|interrupts|undrained|worker|
-        late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped|streamless|unplugged
+    hca.py pages|pinned|directions|lists|frames|ops|atomics|connect|iwarp|srq|interrupts|undrained|worker|
+        late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
 
 import fcntl
+import json
 import mmap
 import os
 import re
@@ -19,7 +20,6 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import connect
-import siw
 import tracing
 import ulp
 from lifetime import ended, in_background
@@ -576,153 +576,48 @@ def test_connect(r):
     connect.test_write(r)
 
 
-siw.WHERE = {"h1": ("hca1", "10.9.0.1"), "h2": ("hca2", "10.9.0.2")}
-
-
-def over(end, conn):
-    """Whether the end learns that its connection has ended, which leaves its queue pair in ERR."""
-    state = N["CONN_DISCONNECTED"]
-    return ulp.until(lambda: siw.query(end.file, conn).state == state, 20) and siw.qp_state(end) == N["QPS_ERR"]
-
-
 def test_iwarp(r):
-    """What iWARP has: sends and writes on a connection of the connection manager; and what it lacks."""
-    server, c, got, request, accepted = siw.meet(initiator_depth=3, responder_resources=2)
-    s = server.end
-    r.equal("the request has the private data", bytes(request.private_data[: request.private_len]), siw.granted(c))
-    r.equal("... and the answer", bytes(got.peer_private_data[: got.peer_private_len]), siw.granted(s))
-    r.equal("both queue pairs are in RTS", (siw.qp_state(c), siw.qp_state(s)), (N["QPS_RTS"],) * 2)
-    agreed = [(x.agreed.initiator_depth, x.agreed.responder_resources) for x in (got, accepted)]
-    r.equal("reads as both asked", agreed, [(3, 2), (2, 3)])
-    query = c.file.call("DEVICE_QUERY")
-    works = 1 << N["WR_SEND"] | 1 << N["WR_RDMA_WRITE"]
-    r.equal("the operations", (query.rc_send_ops, query.uc_send_ops, query.ud_send_ops), (works, 0, 0))
-    for a, b, host in ((c, s, "h2"), (s, c, "h1")):
-        # The message behind 4,080 bytes crosses the end of a page, which siw alone cannot send.
-        for length in (1, 64, 4080, 4096, 16384):
-            data, message = pattern(length, length), pattern(length + 1, 30)
-            a.buffer.map[: length + 30] = data + message
-            b.buffer.map[:32768] = bytes([FILL]) * 32768
-            b.file.submit([b.qp.wr("RECV", b.buffer, 32768, 128, user_data=length)])
-            write, send = a.write(b, length, remote_offset=5), a.qp.wr("SEND", a.buffer, length, 30)
-            r.equal(f"{host}: a write of {length} bytes, and a send", siw.run(a, write, send), [0, 0])
-            done = b.cq.wait(1)[0]
-            r.equal("... which arrives", (done.status, done.user_data, done.byte_len), (0, length, 30))
-            r.equal("... with its content", b.buffer.map[32768:32798], message)
-            landed = bytes([FILL]) * 5 + data + bytes([FILL]) * (32763 - length)
-            r.equal("... after the write has landed, and no byte beside", b.buffer.map[:32768], landed)
-    s.file.submit([s.qp.wr("RECV")])
-    empty = c.qp.wr("SEND", flags=N["SEND_INLINE"] | N["SEND_SIGNALED"])
-    r.equal("an inline message without data", (siw.run(c, empty), s.cq.wait(1)[0].byte_len), ([0], 0))
-    there = {"remote_addr": s.grant.addr, "rkey": s.grant.rkey}
-    for op in ("RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "RDMA_WRITE_WITH_IMM", "SEND_WITH_IMM"):
-        wr = c.qp.wr(op, c.buffer, 0, 8, **there if op != "SEND_WITH_IMM" else {})
-        r.equal(f"{op} is refused", error_of(c.file.submit, [wr]), "EOPNOTSUPP")
-    for kind in ("UC", "UD"):
-        r.equal(f"a queue pair of type {kind} is refused", error_of(Qp, c.file, c.pd, c.cq, kind=kind), "EOPNOTSUPP")
-    r.equal("a shared receive queue is refused", error_of(Srq, c.file, c.pd, c.cq), "EOPNOTSUPP")
-    other = Qp(c.file, c.pd, c.cq)
-    r.equal("only a connection leads to RTS", error_of(other.connect, s.qp.num, bytes(16), 0, 0), "EOPNOTSUPP")
-    siw.close(server, c)
+    """Devices that say they are iWARP: refused, alone and beside Soft-RoCE on the same netdevs."""
+    f = ulp.File("h1")
+    r.equal("DEVICE_LIST where all devices are iWARP: empty", f.devices(), [])
+    for name in ("hca1", "hca2"):
+        r.equal(f"ATTACH to the iWARP device {name}: EOPNOTSUPP", error_of(f.attach, name), "EOPNOTSUPP")
+    r.equal("ATTACH to the default device where all devices are iWARP: ENOENT", error_of(f.attach, ""), "ENOENT")
 
+    def tool(*words):
+        return ulp.shell(" ".join(("ip netns exec h1", os.environ.get("ULP", "/ulp") + "/bin/ulp", *words)))
 
-def test_streams(r):
-    """Connections of iWARP that are refused, and how they end."""
-    server, c = siw.Server(), siw.end("h2")
-    thread = siw.asks(server, c)
-    siw.reject(server.end.file, server.request().handle, b"no room")
-    r.equal("CONNECT that is rejected", (thread.name(), thread.error.data), ("ECONNREFUSED", b"no room"))
-    thread = siw.asks(server, siw.end("h2"))
-    r.check("a request waits", server.request().handle)
-    siw.on("h1", server.end.file.destroy, server.listener)
-    siw.close(server)
-    r.equal("CONNECT whose listener goes", thread.name(), "ECONNREFUSED")
-    thread = siw.asks(server, siw.end("h2"))
-    r.equal("CONNECT where nobody listens", (thread.name(), thread.error.data), ("ECONNREFUSED", b""))
+    status, said = tool("devices", "--json")
+    rows = {d["name"]: d["rust_ulp"] for d in json.loads(said)["devices"]} if status == 0 else said
+    r.equal("`ulp devices` lists them, with nothing of the module", rows, {"hca1": None, "hca2": None})
+    status, said = tool("diagnose")
+    r.check(
+        "`ulp diagnose` fails, and says that they are iWARP", status == 1 and "hca1 is an iWARP device" in said, said
+    )
+    for n in (1, 2):
+        made = ulp.shell(f"ip netns exec h{n} rdma link add rxe{n} type rxe netdev w{n}")
+        r.equal(f"rxe{n} on the netdev of hca{n}", made, (0, ""))
 
-    def meet():
-        server, c, got, request, _accepted = siw.meet()
-        for end in (c, server.end):
-            end.file.submit([end.qp.wr("RECV", end.buffer, 8192, 64, user_data=9)])
-        return server, c, got.handle, request.handle
+    def has_default(host):
+        mine = ulp.File(host)
+        found = any(d.flags & N["DEVICE_DEFAULT"] for d in mine.devices())
+        mine.close()
+        return found
 
-    def ends(name, server, c, conn, request, sent=()):
-        r.equal(name, (over(c, conn), over(server.end, request)), (True, True))
-        for host, end, more in (("h2", c, sent), ("h1", server.end, ())):
-            done = sorted((x.user_data, x.status) for x in end.cq.wait(1 + len(more)))
-            r.equal(f"... {host}: what completes", done, [*more, (9, siw.FLUSHED)])
-        siw.close(server, c)
-
-    server, c, conn, request = meet()
-    server.end.file.call("DISCONNECT", conn=request)
-    ends("DISCONNECT ends the connection", server, c, conn, request)
-
-    server, c, conn, request = meet()
-    s = server.end
-    siw.on("h1", s.file.destroy, s.grant.handle)
-    s.buffer.map[:64] = bytes(64)
-    c.buffer.map[:64] = pattern(1, 64)
-    # The stream has taken it when the peer refuses it.
-    c.file.submit([c.write(s, 64, user_data=1)])
-    r.check("a write by a key that is gone ends the connection", over(s, request))
-    r.equal("... and does not land", s.buffer.map[:64], bytes(64))
-    ends("... at both ends", server, c, conn, request, [(1, 0)])
-
-    server, c, conn, request = meet()
-    c.file.submit([c.qp.wr("SEND", c.buffer, 0, 65, user_data=1)])
-    r.equal("a send that is too long ends the connection", (over(c, conn), over(server.end, request)), (True, True))
-    r.equal("... its receive fails", [(x.user_data, x.status) for x in server.end.cq.wait(1)], [(9, TOO_LONG)])
-    siw.close(server, c)
-
-    server, c, conn, request = meet()
-    c.file.submit([c.qp.wr("SEND", c.buffer, 0, 8, user_data=n) for n in (1, 2, 3)])
-    r.equal("sends without a receive end the connection", (over(c, conn), over(server.end, request)), (True, True))
-    r.equal("... after the one that has a receive", [(x.user_data, x.status) for x in server.end.cq.wait(1)], [(9, 0)])
-    done = sorted((x.user_data, x.status) for x in c.cq.wait(4))
-    r.equal("... what completes", done, [(1, 0), (2, 0), (3, siw.FLUSHED), (9, siw.FLUSHED)])
-    siw.close(server, c)
-
-
-def test_streamless(r):
-    """Commands that fail while a domain connects with itself, and with a peer."""
-    f = ulp.File("h1", "hca1")
-    for command in ("listen", "connect", "accept", "modify_qp"):
-        adapter(fail_name=command, fail_command=1)
-        r.equal(f"the first memory, when {command} fails", error_of(siw.on, "h1", siw.create, f, f.pd()), "EIO")
-    adapter(fail_name="")
-    r.equal("then there is memory", error_of(siw.on, "h1", siw.create, f, f.pd()), "none")
+    r.check("both hosts have a default device then", ulp.until(lambda: has_default("h1") and has_default("h2")))
+    listed = sorted(ulp.text(d.name) for d in f.devices())
+    r.equal("DEVICE_LIST beside Soft-RoCE: Soft-RoCE alone", listed, ["rxe1", "rxe2"])
+    r.equal("ATTACH to an iWARP device beside it: EOPNOTSUPP", error_of(f.attach, "hca1"), "EOPNOTSUPP")
+    f.attach("")
+    r.equal("ATTACH of the same file to the default device: Soft-RoCE", f.name, "rxe1")
     f.close()
-    server, c = siw.Server(), siw.end("h2")
-    adapter(fail_name="connect", fail_command=1)
-    r.equal("CONNECT, when the adapter refuses it", siw.asks(server, c).name(), "EIO")
-    c = siw.end("h2")
-    adapter(fail_name="accept", fail_command=1)
-    thread = siw.asks(server, c)
-    accepted = error_of(siw.accept, server.end, server.request().handle, b"", siw.SECONDS)
-    r.equal("ACCEPT, when the adapter refuses it", accepted, "EIO")
-    r.equal("... and CONNECT of the peer", thread.name(), "ECONNREFUSED")
-    adapter(fail_name="listen", fail_command=1)
-    r.equal("LISTEN, when the adapter refuses it", error_of(siw.on, "h1", siw.listen, server.end.file), "EIO")
-    adapter(fail_name="")
-    siw.close(server)
-
-
-def test_unplugged(r):
-    """An adapter of iWARP goes, with a connection, a request that waits, and one that nobody has answered."""
-    server, c, _got, request, _accepted = siw.meet()
-    s = server.end
-    s.file.submit([s.qp.wr("RECV", s.buffer, 0, 8)])
-    asking = siw.end("h2")
-    unanswered = siw.asks(server, asking)
-    r.check("a request waits", server.request().handle)
-    with open("/sys/class/infiniband/hca2/device/remove", "w") as f:
-        f.write("1")
-    r.equal("the request ends", unanswered.name(), "ENODEV")
-    r.equal("every call of its file fails", error_of(c.file.call, "DEVICE_QUERY"), "ENODEV")
-    r.check("the peer's connection has ended", over(s, request.handle))
-    r.equal("... its receive is flushed", [x.status for x in s.cq.wait(1)], [siw.FLUSHED])
-    r.equal("the other adapter goes on", error_of(siw.on, "h1", siw.create, s.file, s.file.pd()), "none")
-    siw.close(server, c, asking)
+    status, said = tool("diagnose", "-d hca1")
+    r.check("`ulp diagnose -d hca1` says that it is iWARP", status == 1 and "hca1 is an iWARP device" in said, said)
+    # The manager would bind their addresses to the iWARP devices, which are older.
+    connect.End = lambda host, device="", **more: End(host, **more, device={"h1": "rxe1", "h2": "rxe2"}[host])
+    connect.test_write(r)
+    for n in (1, 2):
+        r.equal(f"rxe{n} goes", ulp.shell(f"rdma link del rxe{n}"), (0, ""))
 
 
 ulp.main(__doc__, globals())

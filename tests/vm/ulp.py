@@ -154,19 +154,6 @@ def shell(words):
     return got.returncode, got.stdout
 
 
-def is_iwarp():
-    """Whether the device of h1 is there, and is iWARP."""
-    with contextlib.suppress(OSError), open(f"/sys/class/infiniband/{DEV1}/node_type") as f:
-        return "RNIC" in f.read()
-    return False
-
-
-def not_on_iwarp(what):
-    """Ends a test that needs `what`, which streams do not have."""
-    if HCA and is_iwarp():
-        raise Missing(0, f"{HCA} has not {what}")
-
-
 def adapter(**parameters):
     """Sets parameters of the lab's adapter."""
     for name, value in parameters.items():
@@ -192,7 +179,6 @@ def plug():
 @contextlib.contextmanager
 def cut():
     """The line between the hosts is cut while the block runs."""
-    not_on_iwarp("a line that loses")
     if HCA:
         adapter(deaf=2)
     else:
@@ -224,14 +210,9 @@ class Missing(OSError):
 class File(OnHost):
     """An open file of the device, and its commands."""
 
-    # Where its commands are called: iWARP connects in the namespace of the caller.
-    host = None
-
     def __init__(self, host_name=None, attach=None):
         with host(host_name):
             self.fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
-        if HCA and is_iwarp():
-            self.host = host_name
         if attach is not None:
             self.attach(attach)
 
@@ -246,8 +227,7 @@ class File(OnHost):
         arg = S[struct](**{"size": 0} | sizes_of(struct) | fields)
         arg.size = arg.size or ctypes.sizeof(arg)
         try:
-            with host(None if command == "SUBMIT" else self.host):
-                ioctl(self.fd, N["IOC_" + command], ctypes.byref(arg))
+            ioctl(self.fd, N["IOC_" + command], ctypes.byref(arg))
         except OSError as e:
             if HCA and (what := self.lacks(command, arg, e.errno)):
                 raise Missing(e.errno, f"{HCA} has not {what}") from None
@@ -256,10 +236,6 @@ class File(OnHost):
 
     def lacks(self, command, arg, error):
         """What the adapter lacks for that command, which failed, by its own account, or nothing."""
-        if command == "DESTROY":
-            return error == errno.EBUSY and is_iwarp() and "queue pairs without a connection"
-        if command == "QP_MODIFY":
-            return is_iwarp() and "queue pairs that QP_MODIFY connects"
         if command not in ("CQ_CREATE", "SRQ_CREATE", "QP_CREATE", "SUBMIT"):
             return ""
         q = self.call("DEVICE_QUERY")
@@ -584,11 +560,6 @@ class End(OnHost):
         self.cq.map.close()
 
     def connect(self, peer, **more):
-        if HCA and is_iwarp():
-            import siw
-
-            siw.join(self, peer)
-            return
         self.qp.connect(peer.qp.num, peer.file.gid().gid, peer.psn, self.psn, lid=peer.file.lid(), **more)
 
     def write(self, peer, length, offset=0, remote_offset=0, **fields):

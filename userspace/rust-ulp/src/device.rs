@@ -277,7 +277,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// As [`Self::open_default`]; [`Error::NoDevice`] if there is no such device.
+    /// As [`Self::open_default`]; [`Error::NoDevice`] if there is no such device,
+    /// [`Error::Unsupported`] if it is an iWARP device.
     pub fn open(name: &str) -> Result<Self> {
         if name.is_empty() {
             return Err(Error::NoDevice {
@@ -343,6 +344,9 @@ impl Device {
         };
         file.call(&mut attach).map_err(|errno| match errno {
             nix::errno::Errno::ENOENT | nix::errno::Errno::ENODEV => no_device(),
+            nix::errno::Errno::EOPNOTSUPP => Error::Unsupported {
+                what: "an iWARP device",
+            },
             errno => Error::sys(abi::Attach::NAME, errno),
         })?;
         let mut dev: abi::DeviceQuery = Command::new();

@@ -1085,6 +1085,10 @@ fn devices_are_found_and_explained() {
         assert!(matches!(error, Error::NoDevice { .. }), "{error}");
     }
     assert!(matches!(Device::open(""), Err(Error::NoDevice { .. })));
+    kernel.refuse("ATTACH", Errno::EOPNOTSUPP);
+    let error = Device::attach(kernel.file(), "").unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(error.to_string().contains("iWARP"), "{error}");
     kernel.upgrade();
     let error = Device::attach(kernel.file(), "").unwrap_err();
     assert!(

@@ -324,6 +324,11 @@ pub fn devices(name: Option<&str>) -> Result<Vec<RdmaDevice>> {
 }
 
 impl RdmaDevice {
+    /// Returns whether the device is iWARP, which the module refuses.
+    pub fn is_iwarp(&self) -> bool {
+        self.protocol.as_deref() == Some("iw")
+    }
+
     /// Returns whether programs of this network namespace can use a port of the device.
     pub fn is_here(&self) -> bool {
         let is_here = |port: &Port| port.netdev.is_some() || port.is_infiniband();

@@ -52,8 +52,7 @@ impl PreparedQp<Rc> {
     ///
     /// # Errors
     ///
-    /// As [`Self::connect_cm`], as far as they are known at once; [`Error::Sys`] with `EOPNOTSUPP`
-    /// on iWARP.
+    /// As [`Self::connect_cm`], as far as they are known at once.
     pub fn begin_connect_cm(
         self,
         addr: SocketAddr,

@@ -27,7 +27,10 @@ const RING: &[Errno] = &[ECANCELED, EBADF, EOPNOTSUPP];
 fn lists(what: &str) -> &'static [&'static [Errno]] {
     match what {
         "QUERY" | "DEVICE_LIST" | "DEVICE_QUERY" => &[ANY],
-        "ATTACH" => &[ANY, &[EALREADY, ENOENT, ENOMEM, EPROTONOSUPPORT]],
+        "ATTACH" => &[
+            ANY,
+            &[EALREADY, ENOENT, ENOMEM, EOPNOTSUPP, EPROTONOSUPPORT],
+        ],
         "PORT_QUERY" | "GID_QUERY" | "PKEY_QUERY" => &[ANY, &[ENOENT]],
         "PD_CREATE" => &[ANY, MAKE],
         "CQ_CREATE" => &[ANY, MAKE, &[EPERM, EPROTONOSUPPORT, ERANGE]],

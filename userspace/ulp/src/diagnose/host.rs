@@ -18,6 +18,9 @@ use std::time::Duration;
 
 const NODE: &str = "/dev/rust_ulp";
 const NOT_OFFERED: &str = "not offered by this device";
+const IWARP: &str =
+    "is an iWARP device, which the module refuses: no iWARP adapter was tried, and \
+                     siw lets a peer read memory that it may only write (docs/providers.md)";
 
 /// Runs all checks of this host, and returns the device if peers can be reached through it.
 pub fn check(args: &Diagnose, found: &mut Findings) -> Result<Option<Device>> {
@@ -133,6 +136,15 @@ fn node(found: &mut Findings) -> Result<Option<Vec<DeviceEntry>>> {
     }
 }
 
+/// Returns the commands that make a Soft-RoCE device of an interface that is up.
+fn soft_roce() -> String {
+    let interface = system::interfaces()
+        .filter(|name| name != "lo")
+        .find(|name| system::Interface::named(name).is_some_and(|interface| interface.is_up));
+    let interface = interface.unwrap_or_else(|| "NETDEV".to_owned());
+    format!("modprobe rdma_rxe && rdma link add rxe0 type rxe netdev {interface}")
+}
+
 /// Checks that there is a device that programs can use, and returns it.
 fn device(
     args: &Diagnose,
@@ -140,22 +152,27 @@ fn device(
     found: &mut Findings,
 ) -> Result<Option<RdmaDevice>> {
     let mut devices = rdma::devices(None)?;
+    let wanted = args.device.name.as_deref();
+    let refused = devices
+        .iter()
+        .find(|device| device.is_iwarp() && wanted.is_none_or(|name| device.name == name));
+    let refused = refused.map(|device| format!("{} {IWARP}", device.name));
+    devices.retain(|device| !device.is_iwarp());
+    if let Some(what) = refused.filter(|_| wanted.is_some() || devices.is_empty()) {
+        found.fail("device", what, soft_roce())?;
+        return Ok(None);
+    }
     if let Some(entries) = entries {
         // The module shows only devices that this process may use.
         devices.retain(|device| entries.iter().any(|entry| entry.name == device.name));
     }
     let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
     let Some(first) = names.first() else {
-        let interface = system::interfaces()
-            .filter(|name| name != "lo")
-            .find(|name| system::Interface::named(name).is_some_and(|interface| interface.is_up));
-        let interface = interface.unwrap_or_else(|| "NETDEV".to_owned());
         let what = match system::has_module("rdma_rxe") {
             true => "there is no RDMA device that this process may use",
             false => "there is no RDMA device that this process may use, and rdma_rxe (Soft-RoCE) is not loaded",
         };
-        let cure = format!("modprobe rdma_rxe && rdma link add rxe0 type rxe netdev {interface}");
-        found.fail("device", what, cure)?;
+        found.fail("device", what, soft_roce())?;
         return Ok(None);
     };
     let default = entries.and_then(|entries| entries.iter().find(|entry| entry.is_default));
@@ -167,11 +184,7 @@ fn device(
             (None, None) => device.is_here(),
         });
     let Some(chosen) = chosen else {
-        let wanted = args
-            .device
-            .name
-            .as_deref()
-            .unwrap_or("that is used by default");
+        let wanted = wanted.unwrap_or("that is used by default");
         found.fail(
             "device",
             format!(
