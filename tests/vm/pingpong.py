@@ -2,15 +2,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """The other end of a stock ibv_*_pingpong, by /dev/rust_ulp.
 
-    pingpong.py rc|uc|ud|srq listen|connect ADDRESS:PORT DEVICE ITERATIONS SIZE
+    pingpong.py rc|uc|ud|srq ADDRESS:PORT DEVICE ITERATIONS SIZE
 
-They meet over TCP: each end sends, for each of its queue pairs (for srq always
-256 of them, unused ones as zeros), 52 bytes
+The stock program listens. Both ends send over TCP, for each of their queue
+pairs (for srq always 256 of them, unused ones as zeros), 52 bytes
     "%04x:%06x:%06x:%32s" lid:qpn:psn:gid, and a NUL
-the one that connects first; it answers the other's with "done" and a NUL. The
-one that connects sends first, and whoever has received sends again, from the
-buffer into which it has received: so each gets its own bytes back. Prints
-KTAP.
+this end first; it answers the other's with "done" and a NUL. This end sends
+first, and whoever has received sends again, from the buffer into which it has
+received: so it gets its own bytes back. Prints KTAP.
 """
 
 import os
@@ -28,13 +27,9 @@ GRH = 40
 RECEIVES = 64
 
 
-def content(kind, size, connecting, turn):
-    """What is sent: the stock end's bytes when that sends first, else our own.
-
-    The first byte of each page is zero, which their option -c looks at. The buffer of
-    ibv_srq_pingpong begins as zeros.
-    """
-    data = bytearray(ulp.pattern(turn, size) if connecting else bytes(size) if kind == "srq" else b"\x7b" * size)
+def content(size, turn):
+    """What is sent. The first byte of each page is zero, which the option -c of the stock programs looks at."""
+    data = bytearray(ulp.pattern(turn, size))
     for at in range(0, size, 4096):
         data[at] = 0
     return bytes(data)
@@ -94,43 +89,32 @@ def exact(stream, count):
     return data
 
 
-def meet(end, role, where, port):
+def meet(end, where, port):
     """Tells the other end who we are, and the other way round."""
     mine = end.lines()
-    if role == "listen":
-        with socket.create_server((where, port)) as server:
-            server.settimeout(SECONDS)
-            stream, _ = server.accept()
-        stream.settimeout(SECONDS)
-        end.connect(exact(stream, len(mine)))
-        stream.sendall(mine)
-        exact(stream, 5)
-    else:
-        stream = socket.create_connection((where, port), SECONDS)
-        stream.sendall(mine)
-        theirs = exact(stream, len(mine))
-        stream.sendall(b"done\0")
-        end.connect(theirs)
+    stream = socket.create_connection((where, port), SECONDS)
+    stream.sendall(mine)
+    theirs = exact(stream, len(mine))
+    stream.sendall(b"done\0")
+    end.connect(theirs)
     return stream
 
 
-def play(report, kind, role, address, device, turns, size):
-    end, connecting = End(kind, device, size), role == "connect"
+def play(report, kind, address, device, turns, size):
+    end = End(kind, device, size)
     where, port = address.rsplit(":", 1)
     for qp in end.qps if not end.srq else []:
         # Receives stand before the peer may send; it is told of us only then.
         init = "STATE PKEY_INDEX PORT " + ("QKEY" if kind == "ud" else "ACCESS_FLAGS")
         qp.modify(init, qp_state=ulp.N["QPS_INIT"], port_num=end.file.port, qkey=QKEY)
     end.file.submit([end.receive(i) for i in range(RECEIVES)])
-    stream = meet(end, role, where, int(port))
+    stream = meet(end, where, int(port))
     by_handle = {qp.handle: qp for qp in end.qps}
-    waits = {qp.handle: {"recv"} for qp in end.qps}
+    waits = {qp.handle: {"send", "recv"} for qp in end.qps}
     sent = received = 0
     wrong = []
-    if connecting:
-        for qp in end.qps:
-            end.file.submit([end.send(qp, content(kind, size, True, 0))])
-            waits[qp.handle] = {"send", "recv"}
+    for qp in end.qps:
+        end.file.submit([end.send(qp, content(size, 0))])
     until = time.monotonic() + SECONDS
     while sent < turns or received < turns:
         if time.monotonic() > until:
@@ -143,7 +127,7 @@ def play(report, kind, role, address, device, turns, size):
                 # Many queue pairs share the stock end's one buffer: there all turns are alike.
                 turn = 0 if end.srq else received
                 data = end.buffer.map[at + end.head : at + end.head + size]
-                if (c.byte_len, data) != (size + end.head, content(kind, size, connecting, turn)):
+                if (c.byte_len, data) != (size + end.head, content(size, turn)):
                     wrong.append((received, c.byte_len, data[:4].hex(), len(set(data))))
                 received += 1
                 end.file.submit([end.receive(c.user_data)])
@@ -151,17 +135,15 @@ def play(report, kind, role, address, device, turns, size):
                 sent += 1
             waits[c.qp].discard("recv" if c.opcode == ulp.N["WC_RECV"] else "send")
             if not waits[c.qp] and sent < turns:
-                end.file.submit(
-                    [end.send(by_handle[c.qp], content(kind, size, connecting, 0 if end.srq else received))]
-                )
+                end.file.submit([end.send(by_handle[c.qp], content(size, 0 if end.srq else received))])
                 waits[c.qp] = {"send", "recv"}
     report.equal(
-        f"{kind} {role}: {turns} messages of {size} bytes each way, with the bytes they should have",
+        f"{kind}: {turns} messages of {size} bytes each way, with the bytes they should have",
         (received >= turns, sent >= turns, wrong[:4]),
         (True, True, []),
     )
     report.equal(
-        f"{kind} {role}: on {len(end.qps)} queue pairs, all in RTS",
+        f"{kind}: on {len(end.qps)} queue pairs, all in RTS",
         {end.file.call("QP_QUERY", qp=qp.handle).attr.qp_state for qp in end.qps},
         {ulp.N["QPS_RTS"]},
     )
@@ -169,15 +151,15 @@ def play(report, kind, role, address, device, turns, size):
 
 
 def main():
-    kind, role, address, device, turns, size = sys.argv[1:]
+    kind, address, device, turns, size = sys.argv[1:]
     report = ulp.Report()
-    report.run(f"{kind} {role}", play, kind, role, address, device, int(turns), int(size))
+    report.run(kind, play, kind, address, device, int(turns), int(size))
     sys.stdout.flush()
     os._exit(report.status())
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 7 or sys.argv[1] not in ("rc", "uc", "ud", "srq") or sys.argv[2] not in ("listen", "connect"):
+    if len(sys.argv) != 6 or sys.argv[1] not in ("rc", "uc", "ud", "srq"):
         print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
         sys.exit(2)
     main()
