@@ -5,6 +5,7 @@
  *   -plugin libinsns.so,out=FILE     between two marks; made and read by `profile`
  *   -plugin libinsns.so,cover=FILE   of modules, between two marks or, without any, until
  *                                    QEMU ends; by scripts/coverage
+ *            ...,program=on            and of a program that is not position-independent
  *
  * A line of out is an address and a number of instructions; one of cover has the bytes of
  * the block behind them. Where a module lay another may lie later: with cover, a block
@@ -72,13 +73,15 @@ static struct slot {
 /* Where x86-64 puts modules: MODULES_VADDR without KASLR to MODULES_END. */
 #define MODULES 0xffffffffa0000000ull
 #define MODULES_END 0xffffffffff000000ull
+/* Below this lies a program that is linked to a fixed address. */
+#define PROGRAM_END 0x80000000ull
 /* CPUs translate at the same time. */
 static pthread_mutex_t translating = PTHREAD_MUTEX_INITIALIZER;
 
 static const uint8_t mark_insn[] = { 0x0f, 0x1f, 0x84, 0x00,
 				     0x1e, 0xab, 0xa1, 0x5c };
 static const char *out, *cover;
-static bool begun;
+static bool begun, program;
 
 static struct slot *find(uint64_t addr, uint64_t hash)
 {
@@ -169,6 +172,13 @@ static void mark(unsigned int cpu, void *data)
 		slots[i].insns = 0;
 }
 
+/* Whether a block counts that lies there. */
+static bool counts(uint64_t addr)
+{
+	return !cover || (addr >= MODULES && addr < MODULES_END) ||
+	       (program && addr < PROGRAM_END);
+}
+
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
 	size_t count = qemu_plugin_tb_n_insns(tb), i;
@@ -177,7 +187,7 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	struct slot *slot;
 
 	(void)id;
-	if (!cover || (addr >= MODULES && addr < MODULES_END)) {
+	if (counts(addr)) {
 		pthread_mutex_lock(&translating);
 		slot = cover ? keep(tb, count) : find(addr, 0);
 		pthread_mutex_unlock(&translating);
@@ -209,6 +219,8 @@ qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info_t *info,
 			out = strdup(argv[i] + 4);
 		else if (!strncmp(argv[i], "cover=", 6))
 			cover = strdup(argv[i] + 6);
+		else if (!strcmp(argv[i], "program=on"))
+			program = true;
 		else
 			return -1;
 	}
