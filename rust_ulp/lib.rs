@@ -76,13 +76,13 @@
 //! | `UlpFile::batches` | spare batches. No lock is taken under it | process |
 //! | `MmapOffsets::ranges` | the offsets at which user space maps objects. No lock is taken under it | process |
 //! | `UlpFile::attached` | the rdma cgroup's charge for the file | process |
-//! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
 //! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked | process |
 //! | `Background::connection` | a connection whose attempt is pending. Held while the module's workqueue takes a step of it; not taken under `UlpFile::table` | process |
 //! | `Connection::stepping` | one step of an attempt at a time | process |
 //! | `Connection::id` | the identifier of a connection, until an attempt has failed. No lock is taken under it | process |
 //! | `QpObject::claimed` | whether a connection has the queue pair. Held while the owner changes attributes | process |
 //! | `PdObject::fast_reg` | creation of the registration queue pair | process |
+//! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
 //! | handler mutex of an identifier (connection manager); a listener's before its request's | the identifier's state. Held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it: no lock below is held over the drop. Not taken under `UlpFile::table`: `ucma_migrate_id()` of rdma_ucm copies to user space under those of its identifiers, and lockdep knows no difference | process |
 //! | `Backlog::waiting` | the connection requests of a listener | process |
 //! | `Connection::progress` | the state of a connection. Held over `ib_modify_qp()`: while its queue pair moves to ERR | process |

@@ -31,7 +31,7 @@ use kernel::{
 pub(crate) struct PdObject {
     pd: Arc<Pd>,
     /// Created when memory is first registered, with the charges for its objects. Lock order: before
-    /// the handler mutexes of the connection manager, after `rdmacg_mutex`.
+    /// `rdmacg_mutex` and the handler mutexes of the connection manager.
     #[pin]
     fast_reg: Mutex<Option<(Arc<FastRegQp>, KVVec<Charge>)>>,
     use_count: UseCount,
@@ -61,18 +61,14 @@ impl PdObject {
     /// fails with [`edquot`](crate::kernel::errno::edquot) when the limit of the rdma cgroup is
     /// reached.
     pub(crate) fn fast_reg(&self, net: &NetNs) -> Result<Arc<FastRegQp>> {
-        if let Some((fast_reg, _)) = &*self.fast_reg.lock() {
-            return Ok(fast_reg.clone());
-        }
-        let device = self.pd.device();
-        // Without the lock, which is dropped before them.
-        let mut charges = KVVec::new();
-        for _ in 0..FastRegQp::OBJECTS {
-            charges.push(Charge::new(device, Resource::Object)?, GFP_KERNEL_ACCOUNT)?;
-        }
         let mut slot = self.fast_reg.lock();
         if let Some((fast_reg, _)) = &*slot {
             return Ok(fast_reg.clone());
+        }
+        let device = self.pd.device();
+        let mut charges = KVVec::new();
+        for _ in 0..FastRegQp::OBJECTS {
+            charges.push(Charge::new(device, Resource::Object)?, GFP_KERNEL_ACCOUNT)?;
         }
         let fast_reg = FastRegQp::new(self.pd.clone(), net)?;
         *slot = Some((fast_reg.clone(), charges));

@@ -15,11 +15,12 @@ import re
 import resource
 import subprocess
 import sys
+import threading
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
-from connect import listen
+from connect import Thread, listen
 from faults import Uring
 from ulp import N, PAGE, S, SMALL, Buffer, Cq, File, Qp, Srq, UserBuffer, error_of
 
@@ -567,6 +568,22 @@ def test_rdma(r):
     r.equal("the first grant of a domain: a region, a queue pair and its queue", current()[ulp.DEV1], (2, 7))
     second.destroy(grant.handle)
     r.equal("... of which the domain keeps the last two", current()[ulp.DEV1], (2, 6))
+
+    def first_grants():
+        """Two threads make the first grants of a domain, with room for its queue pair and queue, and two regions."""
+        write("rdma.max", f"{ulp.DEV1} hca_object=max", "rdma")
+        pd = second.pd()
+        buffer = second.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=4096)
+        write("rdma.max", f"{ulp.DEV1} hca_object={current()[ulp.DEV1][1] + 4}", "rdma")
+        both = threading.Barrier(2)
+        threads = [Thread(lambda: (both.wait(), second.grant(buffer))[1].handle) for _ in range(2)]
+        got = [thread.name() for thread in threads]
+        for handle in [thread.result for thread in threads if thread.result] + [buffer.handle, pd]:
+            second.destroy(handle)
+        return got
+
+    got = [first_grants() for _ in range(20)]
+    r.equal("two first grants at a time, with room for both: both are made", got, [["none", "none"]] * 20)
     write("rdma.max", f"{ulp.DEV1} hca_handle=2 hca_object=max", "rdma")
     own = mmap.mmap(-1, 8 * MEBI, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     own.madvise(mmap.MADV_NOHUGEPAGE)
