@@ -104,8 +104,8 @@ pub(crate) trait AttachedFile: Send + Sync {
     /// Returns the events of the file.
     fn events(&self) -> &Arc<FileEvents>;
 
-    /// Prints the objects and counters of the file. Sleeps.
-    fn show(&self, state: &DeviceState, m: &SeqFile);
+    /// Prints the objects and counters of the file, whose caller is inside the gate. Sleeps.
+    fn show(&self, m: &SeqFile);
 
     /// Wakes all threads of the file that wait inside the gate, for device removal.
     fn wake_waiters(&self);
@@ -121,6 +121,10 @@ pub(crate) trait AttachedFile: Send + Sync {
 #[pin_data]
 pub(crate) struct Device {
     index: u32,
+    /// The name, as the core last gave it to [`Registry::add`](rdma::client::Client::add) or
+    /// [`Registry::rename`](rdma::client::Client::rename). No lock is taken under it.
+    #[pin]
+    name: Mutex<[u8; rdma::device::NAME_MAX]>,
     #[pin]
     gate: Gate<DeviceState>,
     /// The attached files. Lock order: before `UlpFile::table`.
@@ -314,7 +318,7 @@ impl Registry {
                 continue;
             }
             if !name.is_empty() {
-                if name_of(&state.device.name()) == name {
+                if name_of(&device.name()) == name {
                     check_transport(&device, &state)?;
                     return Ok(device.clone());
                 }
@@ -356,6 +360,12 @@ impl Device {
     /// Returns the index that `rdma dev` shows.
     pub(crate) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Returns the name, NUL-terminated and padded. While the device is renamed, that is the old or
+    /// the new one. Sleeps.
+    pub(crate) fn name(&self) -> [u8; rdma::device::NAME_MAX] {
+        *self.name.lock()
     }
 
     /// Returns the workqueue for work on the device.
@@ -401,9 +411,9 @@ impl Show for Registry {
     /// Prints the objects and counters of all files that are attached to a device.
     fn show(&self, m: &SeqFile) {
         for device in self.iter() {
-            if let Ok(state) = device.gate.enter() {
+            if let Ok(_guard) = device.gate.enter() {
                 for file in device.files.lock().iter() {
-                    file.show(&state, m);
+                    file.show(m);
                 }
             }
         }
@@ -440,6 +450,7 @@ impl rdma::client::Client for Registry {
         let data = Arc::pin_init(
             try_pin_init!(Device {
                 index,
+                name <- new_mutex!(device.name(), "rust_ulp::Device::name"),
                 gate <- Gate::new(state),
                 files <- new_mutex!(KVVec::new(), "rust_ulp::Device::files"),
                 subscribers,
@@ -483,6 +494,7 @@ impl rdma::client::Client for Registry {
 
     fn rename(&self, device: &rdma::device::Device, data: ArcBorrow<'_, Device>) {
         let name = device.name();
+        *data.name.lock() = name;
         ulp_debug!(
             "device {}: now called {}\n",
             data.index,

@@ -11,7 +11,6 @@ use crate::{
         AttachedFile,
         Device,
         DeviceGuard,
-        DeviceState,
         Registry, //
     },
     events::FileEvents,
@@ -381,8 +380,10 @@ impl AttachedFile for UlpFile {
         &self.events
     }
 
-    fn show(&self, state: &DeviceState, m: &SeqFile) {
-        let name = state.device().name();
+    fn show(&self, m: &SeqFile) {
+        let Ok(name) = self.device().map(|device| device.name()) else {
+            return;
+        };
         let (used, limit) = self.quota.usage();
         seq_print!(
             m,

@@ -148,7 +148,7 @@ impl FileOperations for UlpFile {
 
     fn show_fdinfo(this: ArcBorrow<'_, Self>, m: &SeqFile) {
         let device = match this.enter() {
-            Ok(state) => return this.show(&state, m),
+            Ok(_guard) => return this.show(m),
             Err(err) if err == ENXIO => "none",
             Err(_) => "gone",
         };

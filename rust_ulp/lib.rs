@@ -72,6 +72,7 @@
 //! | `Device::gate` | not a lock but a reference count: a guard prevents the removal of the device. For lockdep a guard is a reader, and the removal a writer | process; may sleep inside |
 //! | `mmap_lock` (kernel) | an address space. Copies from and to user space take it: no lock below is held over a copy | process |
 //! | `Device::files` | the files attached to a device | process |
+//! | `Device::name` | the name of a device. No lock is taken under it | process |
 //! | `UlpFile::table` | handles. Lookups share it | process |
 //! | `UlpFile::batches` | spare batches. No lock is taken under it | process |
 //! | `MmapOffsets::ranges` | the offsets at which user space maps objects. No lock is taken under it | process |

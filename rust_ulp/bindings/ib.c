@@ -62,29 +62,20 @@ struct device *rust_ulp_h_dma_device(struct ib_device *dev)
 	return dev->dma_device;
 }
 
-static void copy_device_name(const struct ib_device *dev, unsigned long *words)
-{
-	size_t i;
-
-	for (i = 0; i < IB_DEVICE_NAME_MAX / sizeof(*words); i++)
-		words[i] = READ_ONCE(((const unsigned long *)dev->name)[i]);
-}
-
 /*
  * Not dev_name(): kobject_rename() frees that string when the device is renamed. This array is
  * written in place, in pieces (strscpy() in ib_device_rename()), under a lock that the core keeps
- * for itself. So the name is read until two copies agree. It may still have bytes of both names.
+ * for itself but holds over the callbacks of clients. At any other time the copy may have bytes of
+ * both names.
  */
 void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
 {
 	unsigned long name[IB_DEVICE_NAME_MAX / sizeof(long)];
-	unsigned long again[ARRAY_SIZE(name)];
+	size_t i;
 
 	BUILD_BUG_ON(offsetof(struct ib_device, name) % sizeof(long));
-	do {
-		copy_device_name(dev, name);
-		copy_device_name(dev, again);
-	} while (memcmp(name, again, sizeof(name)));
+	for (i = 0; i < ARRAY_SIZE(name); i++)
+		name[i] = READ_ONCE(((const unsigned long *)dev->name)[i]);
 	((char *)name)[sizeof(name) - 1] = 0;
 	strscpy_pad(out, (char *)name, len);
 }

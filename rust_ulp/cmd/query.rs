@@ -110,7 +110,7 @@ pub(super) fn devices(file: &UlpFile, value: &mut abi::DeviceList) -> Result {
             }
         }
         let entry = abi::DeviceEntry {
-            name: state.device().name(),
+            name: device.name(),
             node_guid: state.attributes.node_guid,
             index: device.index(),
             flags,
@@ -144,7 +144,7 @@ pub(super) fn attach(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Attach) -> R
 
     let device = file.enter()?;
     let choice = choose(device.device(), file.net());
-    value.name = device.device().name();
+    value.name = file.device()?.name();
     value.index = device.attributes.index;
     value.phys_ports = device.attributes.phys_ports;
     value.port = choice.map_or(1, |choice| choice.port);
@@ -170,7 +170,7 @@ pub(super) fn device(ctx: &Ctx<'_>, value: &mut abi::DeviceQuery) -> Result {
     *value = abi::DeviceQuery {
         size: value.size,
         flags: 0,
-        name: device.device().name(),
+        name: ctx.file.device()?.name(),
         fw_ver: device.device().firmware(),
         node_guid: attributes.node_guid,
         sys_image_guid: attributes.sys_image_guid,

@@ -249,8 +249,10 @@ impl Device {
         unsafe { Pages::attach(kernel::device::Device::from_raw(ptr), what, registered) }
     }
 
-    /// Copies the name, NUL-terminated and padded. The name may change at any time. While the device
-    /// is renamed, the copy may have bytes of both names. Does not sleep.
+    /// Copies the name, NUL-terminated and padded. Does not sleep.
+    ///
+    /// In `Client::add` and `Client::rename` the core's lock keeps the name. At any other time it may
+    /// change, and while it does, the copy may have bytes of both names.
     pub(crate) fn name(&self) -> [u8; NAME_MAX] {
         let mut name = [0; NAME_MAX];
         // SAFETY: The buffer has the length that is passed, which is that of the device's array. That
