@@ -133,11 +133,22 @@ bool rust_ulp_h_cm_path(struct rdma_cm_id *id, u8 *mtu, u8 *traffic_class,
 	return true;
 }
 
-/* Called between rdma_resolve_route() and rdma_connect(), which tells the peer this limit. */
-void rust_ulp_h_cm_limit_mtu(struct rdma_cm_id *id, u8 mtu)
+/*
+ * Called between rdma_resolve_route() and rdma_connect(), which tells the peer these limits. 0 stands
+ * for that of the route.
+ *
+ * The time as cma_resolve_iboe_route() sets it after rdma_set_ack_timeout(). That function would also
+ * hide the time that the manager computes from the peer's answer: see rdma_init_qp_attr(). On
+ * InfiniBand, the time is that of the subnet administrator.
+ */
+void rust_ulp_h_cm_limit_path(struct rdma_cm_id *id, u8 mtu, u8 ack_timeout)
 {
 	struct sa_path_rec *path = id->route.path_rec;
 
-	if (path && path->mtu > mtu)
+	if (!path)
+		return;
+	if (mtu && path->mtu > mtu)
 		path->mtu = mtu;
+	if (ack_timeout && sa_path_is_roce(path))
+		path->packet_life_time = ack_timeout - 1;
 }

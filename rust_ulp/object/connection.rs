@@ -82,7 +82,9 @@ const ADDRESS_MILLIS: u32 = 4000;
 /// The longest time of the first attempt; each further attempt takes twice as long as the last one.
 const FIRST_LOOK_MILLIS: u32 = 10;
 /// The largest Local ACK Timeout. The manager keeps memory of a connection for 2^n * 4 us after its
-/// end, outside of all limits: for 8 s.
+/// end, outside of all limits: for 8 s, or 16 s with the Target ACK Delay of the peer. A peer that
+/// rejects right after an answer with a large delay has it kept for that long
+/// (drivers/infiniband/core/cm.c:cm_rej_handler), before the module learns of the answer.
 pub(crate) const MAX_ACK_TIMEOUT: u8 = 21;
 /// The longest time to resolve a route, which on InfiniBand asks the subnet administrator.
 const ROUTE_MILLIS: u32 = 4000;
@@ -439,9 +441,7 @@ impl Shared {
         let params = *progress.params.as_ref().ok_or(EINVAL)?;
         let qp = progress.object()?;
         let param = &params.param;
-        if param.path_mtu != 0 {
-            id.limit_mtu(param.path_mtu);
-        }
+        id.limit_path(param.path_mtu, param.ack_timeout);
         let parameters = cm::Parameters {
             responder_resources: param.responder_resources,
             initiator_depth: param.initiator_depth,
@@ -586,13 +586,28 @@ fn agree_rtr(
     Ok(())
 }
 
-/// Limits the manager's attributes for RTS to `param`, and sets those of `agreed`.
-fn agree_rts(attributes: &mut Attributes, param: &abi::ConnParam, agreed: &mut abi::ConnParam) {
+/// Limits the manager's attributes for RTS to `param`, and sets those of `agreed`. Returns [`eproto`]
+/// when the peer's answer makes the timewait state too long.
+fn agree_rts(
+    attributes: &mut Attributes,
+    param: &abi::ConnParam,
+    agreed: &mut abi::ConnParam,
+) -> Result {
+    // At the requester the manager takes the longer of `param.ack_timeout` and the peer's Target ACK
+    // Delay, or twice that (drivers/infiniband/core/cm.c:cm_rep_handler). A connection that is
+    // rejected now has no timewait state (drivers/infiniband/core/cm.c:cm_send_rej_locked).
+    if attributes.timeout > MAX_ACK_TIMEOUT.saturating_add(1) {
+        return Err(eproto());
+    }
+    if param.ack_timeout != 0 {
+        attributes.timeout = param.ack_timeout;
+    }
     attributes.max_rd_atomic = attributes.max_rd_atomic.min(param.initiator_depth);
     agreed.initiator_depth = attributes.max_rd_atomic;
     agreed.retry_cnt = attributes.retry_cnt;
     agreed.rnr_retry = attributes.rnr_retry;
     agreed.ack_timeout = attributes.timeout;
+    Ok(())
 }
 
 /// Brings the queue pair of an attempt that ends in `stage` back to the state `from`, and gives it
@@ -864,7 +879,7 @@ impl Connection {
         if params.param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
             id.set_traffic_class(params.param.traffic_class);
         }
-        self.set_timers(&params.param)?;
+        id.set_min_rnr_timer(params.param.min_rnr_timer)?;
         let mut progress = self.shared.progress.lock();
         progress.background = Some(background);
         progress.params = Some(params);
@@ -986,14 +1001,6 @@ impl Connection {
         }
     }
 
-    fn set_timers(&self, param: &abi::ConnParam) -> Result {
-        let id = self.id()?;
-        if param.ack_timeout != 0 {
-            id.set_ack_timeout(param.ack_timeout)?;
-        }
-        id.set_min_rnr_timer(param.min_rnr_timer)
-    }
-
     /// Brings `qp` to RTS with the manager's attributes and `param`; returns the negotiated
     /// parameters. Sleeps.
     fn bring_up(&self, qp: &QpObject, param: &abi::ConnParam) -> Result<abi::ConnParam> {
@@ -1007,7 +1014,7 @@ impl Connection {
             match state {
                 State::Init => attributes.access_flags = param.access_flags,
                 State::Rtr => agree_rtr(&mut attributes, param, &mut agreed)?,
-                _ => agree_rts(&mut attributes, param, &mut agreed),
+                _ => agree_rts(&mut attributes, param, &mut agreed)?,
             }
             // The others are of alternate paths, which are not supported.
             qp.modify(&attributes, mask & mask::ALL)?;
@@ -1105,7 +1112,7 @@ impl Connection {
     /// Prepares `qp` for the answer by bringing it to RTS; returns the negotiated parameters.
     /// Sleeps.
     fn prepare(&self, qp: &QpObject, param: &abi::ConnParam) -> Result<abi::ConnParam> {
-        self.set_timers(param)?;
+        self.id()?.set_min_rnr_timer(param.min_rnr_timer)?;
         self.bring_up(qp, param)
     }
 

@@ -474,11 +474,12 @@ impl LockedId<'_> {
         .then_some(path)
     }
 
-    /// Lowers the MTU of the path, `enum ib_mtu`. Does not sleep. Call it before
-    /// [`Self::connect`], which tells the peer.
-    pub(crate) fn limit_mtu(&self, mtu: u8) {
+    /// Lowers the MTU of the path, `enum ib_mtu`, and sets the Local ACK Timeout that the peer is
+    /// told, which on InfiniBand is that of the route. 0 changes nothing. Does not sleep. Call it
+    /// before [`Self::connect`], which tells the peer.
+    pub(crate) fn limit_path(&self, mtu: u8, ack_timeout: u8) {
         // SAFETY: By the type invariant of `Id`.
-        unsafe { bindings::rust_ulp_h_cm_limit_mtu(self.as_raw(), mtu) };
+        unsafe { bindings::rust_ulp_h_cm_limit_path(self.as_raw(), mtu, ack_timeout) };
     }
 
     /// Returns the attributes that move the queue pair to `state`, one of INIT, RTR and RTS, and
@@ -745,14 +746,6 @@ impl<H: Handler> OwnedId<H> {
     pub(crate) fn set_traffic_class(&self, class: u8) {
         // SAFETY: By the type invariant.
         unsafe { bindings::rdma_set_service_type(self.as_raw(), class.into()) };
-    }
-
-    /// Sets the acknowledgement timeout to 4.096 us * 2^`timeout`. Call it before the route is
-    /// resolved, or before a request is accepted. Sleeps.
-    pub(crate) fn set_ack_timeout(&self, timeout: u8) -> Result {
-        fault::point()?;
-        // SAFETY: By the type invariant.
-        to_result(unsafe { bindings::rdma_set_ack_timeout(self.as_raw(), timeout) })
     }
 
     /// Sets the RNR timer, `enum ib_rnr_timeout`, at most 31. Call it before the queue pair goes to

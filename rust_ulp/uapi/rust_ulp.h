@@ -1736,7 +1736,8 @@ struct rust_ulp_reject {
  *  ERANGE      a parameter is outside its range, or exceeds the device's reads and atomics
  *  EMSGSIZE    @private_len exceeds 56
  *  EOPNOTSUPP  the queue pair is not RC
- *  EPROTO      the queue pair is neither in RESET nor in INIT
+ *  EPROTO      the queue pair is neither in RESET nor in INIT, or the peer's Target ACK Delay makes the
+ *              timewait state longer than 16 s
  *  EISCONN     the queue pair has a connection
  *  ENOENT, EBADFD, EMFILE, EDQUOT, ENOMEM  a shared cause
  */

@@ -13,6 +13,7 @@ import ipaddress
 import mmap
 import os
 import pathlib
+import re
 import select
 import signal
 import struct
@@ -25,6 +26,7 @@ import warnings
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import contextlib
 
+import tracing
 import ulp
 from lifetime import remove
 from ulp import N, S, End, File, error_of, hang_ns, until
@@ -133,9 +135,8 @@ def accept(end, request, data=b"", seconds=None, **more):
 
 def start(end, where, port, **more):
     """CONNECT that does not wait: its struct, to be issued again."""
-    arg = S["connect"](
-        qp=end.qp.handle, flags=N["NONBLOCK"], dst=addr(where, port), param=param(), **private(grant_of(end)) | more
-    )
+    more = {"param": param()} | private(grant_of(end)) | more
+    arg = S["connect"](qp=end.qp.handle, flags=N["NONBLOCK"], dst=addr(where, port), **more)
     failed, arg = end.file.issue("CONNECT", arg)
     if failed:
         raise Refused(failed, arg)
@@ -1531,16 +1532,27 @@ class Umad:
 
     def request(self, qpn, mtu=3, ack_timeout=14, responder=4, initiator=4):
         """A REQ (IBA 12.6.5) for the port, with the header of the IP addressing annex."""
-        self.count += 1
-        unique = os.getpid() << 8 | self.count
         req = bytearray(232)
-        struct.pack_into(">I4xQQ", req, 0, unique & 0xFFFFFFFF, 0x1060000 | self.port, 0x1234)
+        struct.pack_into(">I4xQQ", req, 0, self.unique(), 0x1060000 | self.port, 0x1234)
         struct.pack_into(">II", req, 32, qpn << 8 | responder, initiator)
         struct.pack_into(">IIHBB", req, 40, 20 << 3 | 1, 20 << 3 | 6, 0xFFFF, mtu << 4 | 6, 15 << 4)
         struct.pack_into(">HH16s16sI", req, 52, 0xFFFF, 0xFFFF, self.gid, self.peer, 3)
         struct.pack_into(">BBBB", req, 92, 0, 64, 0, ack_timeout << 3)
         struct.pack_into(">BBH16s16s", req, 140, 0, 4 << 4, 7, bytes(12) + self.gid[12:], bytes(12) + self.peer[12:])
-        mad = struct.pack(">BBBBIQHHI", 1, 7, 2, 3, 0, unique, 0x10, 0, 0) + req
+        self.send(0x10, req)
+
+    def answer(self, request, qpn, ack_delay):
+        """A REP (IBA 12.6.8) to the request with that communication ID."""
+        rep = struct.pack(">IIIIIIBB", self.unique(), request, 0, qpn << 8, 0, 0, 4, 4)
+        rep += struct.pack(">BBQ", ack_delay << 3, 7 << 5, 0x1234)
+        self.send(0x13, rep.ljust(232, b"\0"))
+
+    def unique(self):
+        self.count += 1
+        return (os.getpid() << 8 | self.count) & 0xFFFFFFFF
+
+    def send(self, attribute, body):
+        mad = struct.pack(">BBBBIQHHI", 1, 7, 2, 3, 0, self.count, attribute, 0, 0) + body
         route = struct.pack(">IIHBBBBBB16sI", 1, 0x80010000, 0, 0, 0, 1, self.gid_index, 64, 0, self.peer, 0)
         os.write(self.fd, self.agent + struct.pack("<IIII", 0, 0, 0, len(mad)) + route + bytes(8) + mad)
 
@@ -1570,6 +1582,42 @@ def test_crafted(r):
         r.equal("which ACCEPT takes", got, ("none", N["QPS_RTS"]))
         f.destroy(request.handle)
     r.equal("no other request arrived", error_of(f.call, "GET_REQUEST", listener=server.listener), "ETIME")
+    server.close()
+
+
+def communication_id(end, server, **more):
+    """CONNECT to a server that does not answer: its struct, and the communication ID of its request."""
+    with tracing.Trace() as trace:
+        tracing.write("events/ib_cma/icm_send_req/enable", "1")
+        attempt = start(end, "10.9.0.2", server.port, param=param(**more))
+        server.request()
+        tracing.write("events/ib_cma/icm_send_req/enable", "0")
+    return attempt, int(re.findall(r"icm_send_req: local_id=(\d+)", trace.text)[-1])
+
+
+def test_answered(r):
+    """A peer answers with a delay that would keep the manager's memory of the connection for hours."""
+    server = Server("10.9.0.2", host="h2")
+    umad = Umad(server.port)
+    cases = [(own, delay) for own in (0, 14, 21) for delay in (21, 23, 31)]
+    for i, (own, delay) in enumerate(cases):
+        c = End("h1", ulp.DEV1, access=ACCESS)
+        attempt, request = communication_id(c, server, ack_timeout=own)
+        umad.answer(request, 300 + i, delay)
+        name = f"CONNECT with ack_timeout {own}, answered with a Target ACK Delay of {delay}"
+        event, handle, _, info = until(c.file.events)[0][:4]
+        got = (event, handle, info), qp_state(c)
+        if delay > 21:
+            want = (N["EVENT_CONNECT_FAILED"], attempt.handle, errno.EPROTO), N["QPS_RESET"]
+            r.equal(f"{name}: EPROTO, and the queue pair is free again", got, want)
+        else:
+            r.equal(f"{name}: established", got, ((N["EVENT_ESTABLISHED"], attempt.handle, 0), N["QPS_RTS"]))
+            r.equal(
+                "its queue pair has the caller's time, or else the manager's",
+                c.file.call("QP_QUERY", qp=c.qp.handle).attr.timeout,
+                own or 21,
+            )
+        c.file.close()
     server.close()
 
 
