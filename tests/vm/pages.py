@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """The pages of buffers: on which NUMA node, and in how large pieces.
 
-    pages.py nodes|full|scattered|orders
+    pages.py nodes|full|cpuset|scattered|orders
 
-Expects the module and two hosts; the first two, a guest with two NUMA nodes. Prints KTAP.
+Expects the module and two hosts; the first three, a guest with two NUMA nodes. Prints KTAP.
 """
 
 import ctypes
@@ -16,6 +16,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import faultpoint
+import limits
 import ulp
 from ulp import N, PAGE, SMALL, Buffer, End, address_of, error_of, pattern
 
@@ -146,6 +147,30 @@ def test_full(r):
         a.file.destroy(handle)
     buffer = Buffer(a.file, a.pd, 8 * MEBI, LARGE, 1)
     r.equal("what was given back is to be had again", (buffer.node, set(nodes_of(buffer.map))), (1, {1}))
+
+
+def test_cpuset(r):
+    """A task whose cpuset has one node gets no page of the other, even when that node is full."""
+    a = End("h1", access=ALL)
+    kept, nodes = [], set()
+
+    def fill():
+        while len(kept) < 800:
+            buffer = a.file.call("BUFFER_CREATE", pd=a.pd, node=N["NODE_ANY"], length=LARGE, page_size=LARGE)
+            kept.append(buffer.handle)
+            nodes.add(buffer.node)
+
+    limits.cgroup("nodes", ["cpuset"])
+    limits.write("cpuset.mems", "1", "nodes")
+    limits.write("cgroup.procs", "0", "nodes")
+    full = error_of(fill)
+    limits.write("cgroup.procs", "0", "")
+    os.rmdir(f"{limits.ROOT}/nodes")
+    r.equal("a cpuset of node 1, when that is full: ENOMEM", (full, len(kept) > 8), ("ENOMEM", True))
+    r.equal("a cpuset of node 1: no page of node 0", nodes, {1})
+    buffer = Buffer(a.file, a.pd, LARGE, LARGE)
+    r.equal("no cpuset, when node 1 is full: pages of node 0", (buffer.node, set(nodes_of(buffer.map))), (0, {0}))
+    a.file.close()
 
 
 def test_orders(r):
