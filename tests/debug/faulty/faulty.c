@@ -4,6 +4,7 @@
  * about a module means something. `insmod ulp_faulty.ko bug=NAME` commits it; the
  * line that does is marked with the name, and a test looks for it in the report.
  */
+#include <linux/jiffies.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/slab.h>
@@ -127,6 +128,16 @@ static noinline void leak(void)
 	}
 }
 
+static noinline void soft_lockup(void)
+{
+	unsigned long end = jiffies + 10 * HZ;
+
+	preempt_disable();
+	while (time_before(jiffies, end)) { /* bug: soft_lockup */
+	}
+	preempt_enable();
+}
+
 static void nothing(struct work_struct *work)
 {
 }
@@ -164,6 +175,7 @@ static const struct {
 	{ "gate_inversion", gate_inversion },
 	{ "leak", leak },
 	{ "free_active", free_active },
+	{ "soft_lockup", soft_lockup },
 };
 
 static int __init faulty_init(void)
