@@ -291,13 +291,6 @@ impl UlpFile {
         Ok(())
     }
 
-    /// Removes and returns an object whose handle was not committed.
-    pub(crate) fn withdraw(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result<Object> {
-        let object = self.table.write().alloc_abort(handle)?;
-        trace::object_destroy(self.id, object.kind() as u32, handle, object.number());
-        Ok(object)
-    }
-
     /// Drops an object that was removed from the table. Sleeps.
     fn drop_object(&self, handle: u32, object: Object) {
         let kind = object.kind();

@@ -78,15 +78,13 @@
 //! | `MmapOffsets::ranges` | the offsets at which user space maps objects. No lock is taken under it | process |
 //! | `UlpFile::attached` | the rdma cgroup's charge for the file | process |
 //! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked | process |
-//! | `Background::connection` | a connection whose attempt is pending. Held while the module's workqueue takes a step of it; not taken under `UlpFile::table` | process |
-//! | `Connection::stepping` | one step of an attempt at a time | process |
-//! | `Connection::id` | the identifier of a connection, until an attempt has failed. No lock is taken under it | process |
+//! | `Connection::id` | the identifier of a connection, until it ends or its attempt has failed. Held during each step outside of the manager's handler; not taken under `UlpFile::table` | process |
 //! | `QpObject::claimed` | whether a connection has the queue pair. Held while the owner changes attributes | process |
 //! | `PdObject::fast_reg` | creation of the registration queue pair | process |
 //! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
 //! | handler mutex of an identifier (connection manager); a listener's before its request's | the identifier's state. Held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it: no lock below is held over the drop. Not taken under `UlpFile::table`: `ucma_migrate_id()` of rdma_ucm copies to user space under those of its identifiers, and lockdep knows no difference | process |
 //! | `Backlog::waiting` | the connection requests of a listener | process |
-//! | `Connection::progress` | the state of a connection. Held over `ib_modify_qp()`: while its queue pair moves to ERR | process |
+//! | `Connection::progress` | the state of a connection. Held over `ib_modify_qp()` while its queue pair moves to ERR | process |
 //! | `rtnl_lock` (kernel) | netdevs. Held by the core's GID workers; `ib_query_port()` takes it | process |
 //! | `EventSubscribers::files` | the files that receive a device's events | process |
 //! | `rdma::FastRegQp::post_lock`, `rdma::Qp::modifying` | one registration, transition or end at a time | process |
@@ -122,7 +120,7 @@
 //! | connection manager handlers | process (the manager's workqueues), handler mutex held | may sleep. The manager runs one handler per CPU, for all users: they wait for other threads only as long as a driver's `ib_modify_qp()` takes, under `Connection::progress` or `rdma::Qp::modifying`. Do not enter the gate; drop no identifier |
 //! | deadlines (`rdma::Queue::timer`) | softirq | take `rdma::Queue::lists`, call its `WrHandler` |
 //! | grant revocation work | process (the module's workqueue) | enters the gate; returns early on device removal |
-//! | connection work | process (the module's workqueue) | enters the gate; takes the steps of a pending attempt, or drops requests whose senders have gone |
+//! | connection work | process (the module's workqueue) | does not enter the gate: `Connection::end`, which device removal calls, waits for it. Takes the steps of an attempt, and gives the identifier of one that failed back |
 //! | completion handlers | process (workqueue, caller) or softirq, as CQ_CREATE chose | must not sleep |
 //! | events of queue pairs, shared receive queues and completion queues | process, softirq or hardirq; interrupts off, under the driver's locks | store flags and records; wake waiters |
 //! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `EventSubscribers::files` |

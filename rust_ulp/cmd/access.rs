@@ -17,20 +17,12 @@ use crate::{
             Plain, //
         }, //
     },
-    object::{
-        listener::Backlog,
-        qp::Claim,
-        Object, //
-    },
-    rdma::qp_attr::State,
+    object::Object,
     uapi::abi, //
 };
 use kernel::{
     prelude::*,
-    sync::{
-        Arc,
-        ArcBorrow, //
-    }, //
+    sync::ArcBorrow, //
 };
 
 /// The struct of a command in user space.
@@ -177,6 +169,7 @@ created! {
     BufferImport;
     GrantCreate;
     Listen;
+    Connect;
 }
 
 /// Runs a command that creates an object.
@@ -200,7 +193,9 @@ pub(super) fn create_prepared<T: Created, P>(
     let ctx = Ctx::enter(&file)?;
     let object = make(&ctx, &mut arg.value, prepared)?;
     // Device removal takes the object out of the table. This reference must not outlive the guard.
-    let handle = file.alloc_begin(object.clone())?;
+    let handle = file
+        .alloc_begin(object.clone())
+        .inspect_err(|&err| object.end(err))?;
     let started = object.start(handle);
     drop(object);
     if let Err(err) = started {
@@ -209,42 +204,21 @@ pub(super) fn create_prepared<T: Created, P>(
     }
     arg.value.set_handle(handle);
     drop(ctx);
-    finish(&file, &arg, handle, &Undo::Destroy)
+    finish(&file, &arg, handle)
 }
 
-/// The way to undo a command whose handle cannot be written to user space.
-pub(super) enum Undo {
-    /// Destroys the object.
-    Destroy,
-    /// Destroys the connection, and resets the queue pair with this handle.
-    Disconnect(u32),
-    /// Puts the request back into the backlog that it was taken from.
-    PutBack(Arc<Backlog>),
-}
-
-/// A new object that is in the table, and that commands cannot find yet.
-pub(super) struct NewObject {
-    /// Its handle.
-    pub(super) handle: u32,
-    /// The way to undo the command.
-    pub(super) undo: Undo,
-    /// The result of the command, which does not undo it.
-    pub(super) result: Result,
-}
-
-/// Runs a command whose handler creates an object and puts it into the table, or finds it there.
+/// Runs a command whose handler puts a new object into the table, and returns its handle.
 ///
 /// Writes the struct back even if the handler fails, for the members that are valid then.
 pub(super) fn produce<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&Ctx<'_>, &mut T) -> Result<Option<NewObject>>,
+    run: impl FnOnce(&Ctx<'_>, &mut T) -> Result<u32>,
 ) -> Result {
     let mut arg = user.read_writable()?;
     let result = run(&Ctx::enter(&file)?, &mut arg.value);
     match result {
-        Ok(Some(made)) => finish(&file, &arg, made.handle, &made.undo).and(made.result),
-        Ok(None) => arg.write(),
+        Ok(handle) => finish(&file, &arg, handle),
         Err(err) => {
             // The caller gets the error of the handler in any case.
             let _ = arg.write();
@@ -253,34 +227,15 @@ pub(super) fn produce<T: Plain>(
     }
 }
 
-/// Writes the struct back, then lets commands find the object `handle`. If either fails, undoes the
-/// command. Must not be called inside the gate.
-fn finish<T: Plain>(file: &UlpFile, arg: &Arg<T>, handle: u32, undo: &Undo) -> Result {
+/// Writes the struct back, then lets commands find the object `handle`. If that fails, destroys the
+/// object. Must not be called inside the gate.
+fn finish<T: Plain>(file: &UlpFile, arg: &Arg<T>, handle: u32) -> Result {
     let written = arg.write();
     let device = file.enter()?;
-    let result = written.and_then(|()| file.table().write().alloc_commit(handle));
-    if let (Err(err), Undo::PutBack(backlog)) = (written, undo) {
-        if let Ok(Object::Connection(connection)) = file.withdraw(&device, handle) {
-            connection.set_handle(0);
-            backlog.put_back(connection);
-            return Err(err);
-        }
-    } else if written.is_err() {
+    if written.is_err() {
         // The caller does not know the handle, so it cannot destroy the object.
         file.alloc_abort(&device, handle)?;
+        return written;
     }
-    match undo {
-        Undo::Destroy => (),
-        Undo::Disconnect(_) if result.is_ok() => (),
-        // Destroying the connection left its queue pair in ERR. Another connection may have claimed
-        // it.
-        Undo::Disconnect(qp) => {
-            let qp = file.table().read().use_qp(*qp);
-            let _ = qp
-                .and_then(Claim::new)
-                .and_then(|claim| claim.move_to(State::Reset));
-        }
-        Undo::PutBack(backlog) => backlog.forget(),
-    }
-    result
+    file.table().write().alloc_commit(handle)
 }

@@ -4,11 +4,7 @@
 //!
 //! The handlers wait inside the device's gate. Device removal wakes them.
 
-use super::access::{
-    Ctx,
-    NewObject,
-    Undo, //
-};
+use super::access::Ctx;
 use crate::{
     device::DeviceState,
     file::UlpFile,
@@ -30,9 +26,9 @@ use crate::{
     },
     object::{
         connection::{
-            AttemptResult,
             ConnectParams,
             Connection,
+            PrivateData,
             MAX_ACK_TIMEOUT, //
         },
         deadline::Deadline,
@@ -40,10 +36,7 @@ use crate::{
             Backlog,
             Listener, //
         },
-        qp::{
-            Claim,
-            QpObject, //
-        },
+        qp::Claim,
         quota,
         Object, //
     },
@@ -54,10 +47,7 @@ use crate::{
             State, //
         }, //
     },
-    trace::{
-        self,
-        ulp_debug, //
-    },
+    trace::ulp_debug,
     uapi::abi, //
 };
 use core::net::{
@@ -67,10 +57,7 @@ use core::net::{
     SocketAddrV4,
     SocketAddrV6, //
 };
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 
 /// Converts an address from the ABI. Returns [`None`] if it is all zero, [`EINVAL`] if it is
 /// invalid.
@@ -158,19 +145,16 @@ fn private_data(data: &[u8], len: u32) -> Result<&[u8]> {
 ///
 /// Returns [`eopnotsupp`] if it is not of type RC, and [`eproto`] if it is neither in RESET nor in
 /// INIT.
-fn claim(this: &UlpFile, handle: u32) -> Result<(Arc<QpObject>, Claim)> {
-    let table = this.table().read();
-    let qp = table.qp(handle)?.clone();
-    let use_ref = table.use_qp(handle)?;
-    drop(table);
+fn claim(this: &UlpFile, handle: u32) -> Result<Claim> {
+    let qp = this.table().read().use_qp(handle)?;
     if qp.qp().qp_type() != QpType::Rc {
         return Err(eopnotsupp());
     }
-    let claim = Claim::new(use_ref)?;
-    if !matches!(qp.qp().state(), State::Reset | State::Init) {
+    let claim = Claim::new(qp)?;
+    if !matches!(claim.qp().state(), State::Reset | State::Init) {
         return Err(eproto());
     }
-    Ok((qp, claim))
+    Ok(claim)
 }
 
 /// Checks the members that depend on neither an object nor the device.
@@ -207,7 +191,7 @@ pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
 }
 
 /// Takes the oldest request of a listener.
-pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<Option<NewObject>> {
+pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<u32> {
     let deadline = Deadline::new(value.timeout_ns, value.flags);
     let listener = ctx.file.table().read().listener(value.listener)?.clone();
     let backlog = listener.backlog().clone();
@@ -223,7 +207,7 @@ pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<
             return Err(err);
         }
     };
-    connection.set_handle(handle);
+    connection.start(handle)?;
     let outcome = connection.outcome();
     value.handle = handle;
     value.peer = raw_address(outcome.peer);
@@ -232,89 +216,21 @@ pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<
     value.peer_qp_num = outcome.peer_qp_num;
     value.private_len = outcome.private.len;
     value.private_data = outcome.private.data;
-    Ok(Some(NewObject {
-        handle,
-        undo: Undo::PutBack(backlog),
-        result: Ok(()),
-    }))
-}
-
-/// Checks that a command that does not wait has no time to wait.
-fn check_nonblock(flags: u32, timeout_ns: u64) -> Result {
-    if flags & abi::NONBLOCK != 0 && (flags != abi::NONBLOCK || timeout_ns != 0) {
-        return Err(EINVAL);
-    }
-    Ok(())
-}
-
-/// Checks that the attempt that a command begins has time, or that the command does not wait.
-fn check_time(flags: u32, timeout_ns: u64) -> Result {
-    if flags & abi::NONBLOCK == 0 && timeout_ns == 0 {
-        return Err(EINVAL);
-    }
-    Ok(())
+    Ok(handle)
 }
 
 /// Checks the members that depend on neither an object nor the device.
 pub(super) fn check_accept(value: &abi::Accept) -> Result {
-    check_nonblock(value.flags, value.timeout_ns)?;
     check_parameters(&value.param)
 }
 
-/// Accepts a request.
-pub(super) fn accept(ctx: &Ctx<'_>, value: &mut abi::Accept) -> Result {
-    let deadline = Deadline::new(value.timeout_ns, value.flags);
-    check_limits(&ctx.device, &value.param)?;
-    let connection = ctx.file.table().read().connection(value.request)?.clone();
-    if !connection.is_accept_of(value.qp) {
-        begin_accept(ctx, value, &connection)?;
-    }
-    if value.flags & abi::NONBLOCK != 0 {
-        connection.leave();
-        return Ok(());
-    }
-    let AttemptResult { result, .. } = connection.attend(&deadline);
-    value.timeout_ns = deadline.rest();
-    trace_accept(ctx, value, result);
-    result?;
-    value.agreed = connection.outcome().param;
-    Ok(())
-}
-
 /// Begins to accept a request.
-fn begin_accept(ctx: &Ctx<'_>, value: &abi::Accept, connection: &Arc<Connection>) -> Result {
-    check_time(value.flags, value.timeout_ns)?;
+pub(super) fn accept(ctx: &Ctx<'_>, value: &abi::Accept) -> Result {
+    check_limits(&ctx.device, &value.param)?;
     let private = private_data(&value.private_data, value.private_len)?;
-    let (_qp, claim) = claim(ctx.file, value.qp)?;
-    let result = connection.accept(
-        ctx.file.device()?.clone(),
-        claim,
-        &value.param,
-        private,
-        value.user_data,
-        value.flags & abi::NONBLOCK != 0,
-    );
-    if result.is_err() {
-        trace_accept(ctx, value, result);
-    }
-    result
-}
-
-/// Reports the end of ACCEPT to the tracepoint and the debug messages.
-fn trace_accept(ctx: &Ctx<'_>, value: &abi::Accept, result: Result) {
-    let qp = ctx.file.table().read().qp(value.qp).map(|qp| qp.number());
-    let number = qp.unwrap_or(0);
-    trace::accept(
-        value.request,
-        number,
-        result.err().map_or(0, |err| err.to_errno()),
-    );
-    ulp_debug!(
-        "connection {:#x}: accepted with qp {}: {:?}\n",
-        value.request,
-        number,
-        result
-    );
+    let connection = ctx.file.table().read().connection(value.request)?.clone();
+    let claim = claim(ctx.file, value.qp)?;
+    connection.accept(claim, &value.param, private, value.user_data)
 }
 
 /// Rejects a request.
@@ -329,10 +245,6 @@ pub(super) fn reject(ctx: &Ctx<'_>, value: &abi::Reject) -> Result {
 
 /// Checks the members that depend on neither an object nor the device.
 pub(super) fn check_connect(value: &abi::Connect) -> Result {
-    check_nonblock(value.flags, value.timeout_ns)?;
-    if value.handle == 0 {
-        check_time(value.flags, value.timeout_ns)?;
-    }
     let dst = address(&value.dst)?.ok_or(EINVAL)?;
     let src = address(&value.src)?;
     if dst.port() == 0
@@ -349,123 +261,49 @@ pub(super) fn check_connect(value: &abi::Connect) -> Result {
     Ok(())
 }
 
-/// Connects a queue pair to a listener.
-pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<NewObject>> {
-    let deadline = Deadline::new(value.timeout_ns, value.flags);
-    if value.handle != 0 {
-        connect_again(ctx, value, &deadline)?;
-        return Ok(None);
-    }
-    let params = connect_params(ctx, value)?;
-    let (qp, claim) = claim(ctx.file, value.qp)?;
-    let events = ctx.file.events().clone();
-    let connection = Connection::new(
+/// Begins to connect a queue pair to a listener.
+pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Object> {
+    check_limits(&ctx.device, &value.param)?;
+    let private = private_data(&value.private_data, value.private_len)?;
+    let params = ConnectParams {
+        dst: address(&value.dst)?.ok_or(EINVAL)?,
+        src: address(&value.src)?,
+        param: value.param,
+        private: PrivateData::new(private),
+    };
+    let claim = claim(ctx.file, value.qp)?;
+    Ok(Object::Connection(Connection::connecting(
         ctx.file.net(),
         ctx.device.device(),
+        ctx.file.device()?.clone(),
+        ctx.file.events().clone(),
         claim,
+        params,
         value.user_data,
-        events,
-    )?;
-    let object = Object::Connection(connection.clone());
-    let handle = ctx.file.alloc_begin(object)?;
-    connection.set_handle(handle);
-    let AttemptResult { result, is_pending } = match begin_connect(ctx, &connection, params) {
-        Err(err) => AttemptResult::over(Err(err)),
-        Ok(()) if value.flags & abi::NONBLOCK != 0 => {
-            connection.leave();
-            AttemptResult::pending(Ok(()))
-        }
-        Ok(()) => connection.attend(&deadline),
-    };
-    value.timeout_ns = deadline.rest();
-    trace_connect(handle, &qp, &connection, result);
-    if !is_pending {
-        describe(value, &connection, result);
-    }
-    drop(connection);
-    drop(qp);
-    if let (Err(err), false) = (result, is_pending) {
-        ctx.file.alloc_abort(&ctx.device, handle)?;
-        return Err(err);
-    }
-    value.handle = handle;
-    Ok(Some(NewObject {
-        handle,
-        undo: Undo::Disconnect(value.qp),
-        result,
-    }))
+    )?))
 }
 
-/// Checks the members that depend on the device, and returns the parameters of the attempt.
-fn connect_params(ctx: &Ctx<'_>, value: &abi::Connect) -> Result<ConnectParams> {
-    check_limits(&ctx.device, &value.param)?;
-    Ok(ConnectParams::new(
-        address(&value.dst)?.ok_or(EINVAL)?,
-        address(&value.src)?,
-        value.param,
-        private_data(&value.private_data, value.private_len)?,
-        ctx.device.attributes.index,
-    ))
-}
-
-/// Starts the attempt of a connection that is in the table.
-fn begin_connect(ctx: &Ctx<'_>, connection: &Connection, params: ConnectParams) -> Result {
+/// Waits for the end of an attempt to connect.
+pub(super) fn wait(ctx: &Ctx<'_>, value: &mut abi::ConnWait) -> Result {
+    let deadline = Deadline::new(value.timeout_ns, 0);
+    let connection = ctx.file.table().read().connection(value.conn)?.clone();
     // Device removal closes the gate, then wakes the objects in the table. It either finds this
     // connection there, or the gate is closed by now.
-    let device = ctx.file.device()?;
-    if device.is_gone() {
+    if ctx.file.device()?.is_gone() {
         return Err(ENODEV);
     }
-    connection.connect(device.clone(), params)
-}
-
-/// Waits for an attempt that an earlier command has left pending.
-fn connect_again(ctx: &Ctx<'_>, value: &mut abi::Connect, deadline: &Deadline) -> Result {
-    let connection = ctx.file.table().read().connection(value.handle)?.clone();
-    if value.flags & abi::NONBLOCK != 0 || !connection.is_connect_of(value.qp) {
-        return Err(EINVAL);
-    }
-    let AttemptResult { result, is_pending } = connection.attend(deadline);
+    let result = connection.wait(&deadline);
     value.timeout_ns = deadline.rest();
-    if !is_pending {
-        describe(value, &connection, result);
-    }
-    result
-}
-
-/// Sets the members that say what became of an attempt.
-fn describe(value: &mut abi::Connect, connection: &Connection, result: Result) {
     let outcome = connection.outcome();
     value.reject_reason = outcome.reject_reason;
-    value.peer_private_len = outcome.private.len;
-    value.peer_private_data = outcome.private.data;
-    value.resolve_us = outcome.times.resolve;
-    value.route_us = outcome.times.route;
-    value.connect_us = outcome.times.connect;
+    value.private_len = outcome.private.len;
+    value.private_data = outcome.private.data;
     if result.is_ok() {
         value.local = raw_address(outcome.local);
         value.agreed = outcome.param;
         value.peer_qp_num = outcome.peer_qp_num;
     }
-}
-
-/// Reports the end of CONNECT to the tracepoint and the debug messages.
-fn trace_connect(handle: u32, qp: &QpObject, connection: &Connection, result: Result) {
-    let times = connection.outcome().times;
-    trace::connect(
-        handle,
-        qp.number(),
-        times.resolve,
-        times.route,
-        times.connect,
-        result.err().map_or(0, |err| err.to_errno()),
-    );
-    ulp_debug!(
-        "connection {:#x}: connected with qp {}: {:?}\n",
-        handle,
-        qp.number(),
-        result
-    );
+    result
 }
 
 /// Ends a connection.

@@ -130,16 +130,15 @@ commands! {
     IOC_GET_REQUEST: GetRequest { flags: abi::TIMEOUT_ABSOLUTE, zero: (param.reserved) }
         => produce(cm::get_request);
     IOC_ACCEPT: Accept {
-        flags: (abi::TIMEOUT_ABSOLUTE | abi::NONBLOCK),
-        zero: (pad, param.reserved, agreed.reserved), check: cm::check_accept, private: CM_REP_PRIVATE_MAX
-    } => modify(cm::accept);
+        flags: 0, zero: (pad, param.reserved), check: cm::check_accept, private: CM_REP_PRIVATE_MAX
+    } => input(cm::accept);
     IOC_REJECT: Reject { flags: 0, private: CM_REJ_PRIVATE_MAX } => input(cm::reject);
     IOC_CONNECT: Connect {
-        flags: (abi::TIMEOUT_ABSOLUTE | abi::NONBLOCK),
-        zero: (pad, param.reserved, agreed.reserved), check: cm::check_connect, private: CM_REQ_PRIVATE_MAX
-    } => produce(cm::connect);
+        flags: 0, zero: (pad, param.reserved), check: cm::check_connect, private: CM_REQ_PRIVATE_MAX
+    } => create(cm::connect);
     IOC_DISCONNECT: Disconnect { flags: 0, zero: (pad) } => input(cm::disconnect);
     IOC_CONN_QUERY: ConnQuery { flags: 0, zero: (pad, param.reserved) } => query(cm::query);
+    IOC_CONN_WAIT: ConnWait { flags: 0, zero: (agreed.reserved) } => modify(cm::wait);
     IOC_SUBMIT: Submit { flags: abi::TIMEOUT_ABSOLUTE, check: submit::check }
         => modify_outside(submit::submit);
     IOC_CANCEL: Cancel { flags: abi::CANCEL_ALL, check: cancel::check }

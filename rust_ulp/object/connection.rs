@@ -3,13 +3,14 @@
 //! Connections of a file.
 //!
 //! A connection owns an identifier of the connection manager, and its stage. It begins with
-//! CONNECT, or as a request that a listener received and ACCEPT takes. The handler runs in process
-//! context with the manager's handler mutex held: it stores the event, resolves the route and sends
-//! the request as soon as that can be done, and moves the queue pair to ERR when the peer has ended
-//! the connection.
+//! CONNECT, or as a request that a listener received and ACCEPT takes. Both commands only begin an
+//! attempt; CONN_WAIT waits for its end.
 //!
-//! The other steps of an attempt run outside of the handler, see [`Connection::step`]: by the
-//! command that waits for the attempt, or, when none does, by the work of [`Background`].
+//! Two actors take the steps of an attempt. The handler runs in process context with the manager's
+//! handler mutex held: it stores the event, resolves the route and sends the request as soon as
+//! that can be done, and moves the queue pair to ERR when the peer has ended the connection. All
+//! other steps run in the work of the connection, see [`Connection::step`]: it brings the queue
+//! pair to RTS when the peer has accepted, and gives the identifier of an attempt that failed back.
 //!
 //! The queue pair leaves its state only when the peer has answered (CONNECT) or is about to be
 //! answered (ACCEPT). In RTS it takes data before the manager's last message has arrived, so a
@@ -88,18 +89,18 @@ const FIRST_LOOK_MILLIS: u32 = 10;
 pub(crate) const MAX_ACK_TIMEOUT: u8 = 21;
 /// The longest time to resolve a route, which on InfiniBand asks the subnet administrator.
 const ROUTE_MILLIS: u32 = 4000;
+/// The time after which the sender of a request has given up, unless it was asked for more time: it
+/// sends the request 16 times, 4.3 s apart (`CMA_MAX_CM_RETRIES` and `CMA_CM_RESPONSE_TIMEOUT`,
+/// drivers/infiniband/core/cma.c).
+const REQUEST_NS: u64 = 69_000_000_000;
 
 /// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// CONNECT has begun: the peer's address is being resolved.
     AddrQuery,
-    /// The peer's address is resolved.
-    AddrResolved,
     /// The route to the peer is being resolved.
     RouteQuery,
-    /// The route to the peer is resolved.
-    RouteResolved,
     /// The connection request is on its way.
     Connect,
     /// The peer has accepted.
@@ -110,7 +111,7 @@ enum Stage {
     Accepting,
     /// Both ends have established it.
     Established,
-    /// The attempt has failed, and its queue pair is free again.
+    /// The attempt has failed, and its queue pair is free again; or a request whose sender has gone.
     Failed,
     /// It was established and has ended, or a request that was rejected.
     Ended,
@@ -124,17 +125,31 @@ impl Stage {
         matches!(
             self,
             Self::AddrQuery
-                | Self::AddrResolved
                 | Self::RouteQuery
-                | Self::RouteResolved
                 | Self::Connect
                 | Self::ConnectResponse
                 | Self::Accepting
         )
     }
+
+    /// Returns the errno of the ABI for an error of the manager in this stage.
+    fn explain(self, err: Error) -> Error {
+        match self {
+            // The address is not one of a device.
+            Self::AddrQuery if err == ENODEV => eaddrnotavail(),
+            Self::AddrQuery if err == ETIMEDOUT => ehostunreach(),
+            Self::RouteQuery if err == ENODEV => ehostunreach(),
+            // The arguments were checked: the interface goes (`__mkroute_output()`), the MTU is below
+            // what RoCE needs (`cma_resolve_iboe_route()`), or the port goes (`cm_init_av_by_path()`).
+            Self::AddrQuery | Self::RouteQuery if err == EINVAL => ehostunreach(),
+            // The manager knows before its handler does that the peer has gone.
+            Self::Accepting | Self::ConnectResponse if err == EINVAL => econnreset(),
+            _ => err,
+        }
+    }
 }
 
-/// The private data of the peer.
+/// Private data of a message of the manager.
 #[derive(Clone, Copy)]
 pub(crate) struct PrivateData {
     pub(crate) len: u32,
@@ -142,7 +157,8 @@ pub(crate) struct PrivateData {
 }
 
 impl PrivateData {
-    fn new(data: &[u8]) -> Self {
+    /// Copies `data`, at most [`abi::CM_PRIVATE_MAX`] bytes.
+    pub(crate) fn new(data: &[u8]) -> Self {
         let mut this = Self {
             len: 0,
             data: [0; abi::CM_PRIVATE_MAX],
@@ -159,192 +175,196 @@ impl PrivateData {
     }
 }
 
+/// What the peer has sent, and what was agreed.
+#[derive(Clone, Copy)]
+pub(crate) struct Outcome {
+    /// The parameters that the peer asks for, or the negotiated ones.
+    pub(crate) param: abi::ConnParam,
+    pub(crate) peer_qp_num: u32,
+    pub(crate) reject_reason: u32,
+    /// The peer's last private data.
+    pub(crate) private: PrivateData,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) peer: Option<SocketAddr>,
+}
+
+/// The parameters of CONNECT.
+#[derive(Clone, Copy)]
+pub(crate) struct ConnectParams {
+    pub(crate) dst: SocketAddr,
+    pub(crate) src: Option<SocketAddr>,
+    pub(crate) param: abi::ConnParam,
+    pub(crate) private: PrivateData,
+}
+
 struct Progress {
     stage: Stage,
-    /// The error that ended the attempt.
+    /// The error that ended the attempt, or the request.
     failure: Option<Error>,
-    /// The error with which waiting threads leave.
+    /// The error with which waiting threads leave. No further step is begun.
     closed: Option<Error>,
-    reject_reason: u32,
-    /// The parameters of the peer's last message.
-    peer: cm::Parameters,
-    private: PrivateData,
-    /// The parameters that the peer asks for, or the negotiated ones.
-    param: abi::ConnParam,
-    addresses: (Option<SocketAddr>, Option<SocketAddr>),
+    outcome: Outcome,
     qp: Option<Claim>,
-    /// The handle of the queue pair of the attempt, even after the attempt.
-    qp_handle: u32,
-    /// The state of the queue pair before the attempt.
-    from: State,
-    /// The parameters of CONNECT.
-    params: Option<ConnectParams>,
-    times: ConnectTimes,
-    /// The number of commands that wait for the attempt.
-    waiting: u32,
-    /// Whether a command has left the attempt pending: events report its end.
-    is_pending: bool,
-    background: Option<Arc<Background>>,
+    /// Of CONNECT.
+    connect: Option<ConnectParams>,
+    /// The time of the present look for the peer's link-layer address.
+    look_millis: u32,
 }
 
 impl Progress {
+    /// Notes the error that ends the attempt, or the request.
     fn fail(&mut self, err: Error) {
-        self.failure.get_or_insert(err);
+        if self.stage.is_attempt() || self.stage == Stage::Requested {
+            self.failure.get_or_insert(err);
+        }
         if self.stage == Stage::Requested {
             self.stage = Stage::Failed;
         }
     }
 
-    /// Returns whether [`Connection::step`] has something to do.
+    /// Returns whether the work of the connection has something to do.
     fn is_due(&self) -> bool {
-        self.closed.is_none()
-            && (self.stage == Stage::ConnectResponse
-                || self.stage.is_attempt() && self.failure.is_some())
-    }
-
-    /// Has the next step taken in the background, if it is due and no command waits.
-    fn queue_work(&self) {
-        if self.waiting == 0 && self.is_due() {
-            if let Some(background) = &self.background {
-                // Work that is queued already will see the present stage.
-                let _ = background.device.workqueue().enqueue(background.clone());
-            }
-        }
+        self.closed.is_none() && (self.stage == Stage::ConnectResponse || self.failure.is_some())
     }
 
     /// Returns the queue pair of the attempt.
     fn object(&self) -> Result<Arc<QpObject>> {
         self.qp.as_ref().map(Claim::object).ok_or_else(econnreset)
     }
+
+    /// Returns the number of the queue pair, or 0.
+    fn number(&self) -> u32 {
+        self.qp.as_ref().map_or(0, |qp| qp.number())
+    }
 }
 
-/// The requests of a listener.
-pub(crate) trait Admitted: Send + Sync {
-    /// Notes that the sender of a request has gone. A handler of the request may call this. Sleeps.
-    fn note_dead(self: Arc<Self>);
-}
-
-/// The part of a connection that its handler and its commands share.
+/// A connection of a file, or a request for one.
+///
+/// Its identifier holds a reference to it, as the owner that gets the events. So it exists until
+/// [`Self::end`], or until an attempt that failed has given the identifier back.
 #[pin_data]
-pub(crate) struct Shared {
+pub(crate) struct Connection {
     handle: Atomic<u32>,
     /// The value that the caller of CONNECT or ACCEPT gave the connection; 0 for a request.
     user_data: Atomic<u64>,
+    /// The file's device.
+    device: Arc<Device>,
+    file: Arc<FileEvents>,
+    /// When a request arrived, as [`now_ns`] tells.
+    start_ns: u64,
+    /// The identifier, until the connection has ended or its attempt has failed: it would prevent the
+    /// removal of the device that the route or the source address belongs to, which need not be the
+    /// file's. Held during a step outside of the handler, so steps exclude each other. Lock order:
+    /// before the manager's handler mutex; never under the table's lock.
+    #[pin]
+    id: Mutex<Option<cm::OwnedId<Self>>>,
     /// Lock order: after the handler mutex of an identifier, before `rdma::Qp::modifying`. Held
     /// while the queue pair moves to ERR.
     #[pin]
     progress: Mutex<Progress>,
     #[pin]
     changed: CondVar,
-    /// Held during a step. Lock order: after `Background::connection`, before the manager's handler
-    /// mutex.
-    #[pin]
-    stepping: Mutex<()>,
-    file: Arc<FileEvents>,
-    /// Where a request was admitted.
-    backlog: Option<Arc<dyn Admitted>>,
-}
-
-/// Takes the steps of an attempt that no command waits for.
-#[pin_data]
-struct Background {
-    device: Arc<Device>,
-    /// The connection, from when a command left its attempt until it is destroyed. Held during a
-    /// step, so a connection that was destroyed takes none. Lock order: before `stepping`;
-    /// never under the table's lock.
-    #[pin]
-    connection: Mutex<Option<Arc<Connection>>>,
     #[pin]
     work: Work<Self>,
 }
 
 impl_has_work! {
-    impl HasWork<Self> for Background { self.work }
+    impl HasWork<Self> for Connection { self.work }
 }
 
-impl Background {
-    fn new(device: Arc<Device>) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                device,
-                connection <- new_mutex!(None, "rust_ulp::Background::connection"),
-                work <- new_work!("rust_ulp::Background::work"),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )
-    }
-}
-
-impl WorkItem for Background {
+impl WorkItem for Connection {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let Ok(_guard) = this.device.enter() else {
-            // The removal of the device ends the connection.
+        // No guard of the device: its removal ends the connection, which waits for this lock.
+        let mut id = this.id.lock();
+        let progress = this.progress.lock();
+        let (is_attempt, number) = (progress.stage.is_attempt(), progress.number());
+        drop(progress);
+        let Some(Err(err)) = id.as_ref().map(|id| this.step(id)) else {
             return;
         };
-        if let Some(connection) = &*this.connection.lock() {
-            while connection.is_due_here() {
-                connection.step();
-            }
+        let err = this.give_up(&mut id, err);
+        if is_attempt {
+            this.trace_end(number, Err(err));
+            this.raise(abi::EVENT_CONNECT_FAILED, err.to_errno().unsigned_abs());
         }
     }
 }
 
-impl Shared {
-    fn new(
-        stage: Stage,
-        file: Arc<FileEvents>,
-        backlog: Option<Arc<dyn Admitted>>,
-    ) -> Result<Arc<Self>> {
+impl Connection {
+    fn new(stage: Stage, device: Arc<Device>, file: Arc<FileEvents>) -> Result<Arc<Self>> {
         let progress = Progress {
             stage,
             failure: None,
             closed: None,
-            reject_reason: 0,
-            peer: cm::Parameters::default(),
-            private: PrivateData::new(&[]),
-            param: abi::ConnParam::default(),
-            addresses: (None, None),
+            outcome: Outcome {
+                param: abi::ConnParam::default(),
+                peer_qp_num: 0,
+                reject_reason: 0,
+                private: PrivateData::new(&[]),
+                local: None,
+                peer: None,
+            },
             qp: None,
-            qp_handle: 0,
-            from: State::Reset,
-            params: None,
-            times: ConnectTimes::new(),
-            waiting: 0,
-            is_pending: false,
-            background: None,
+            connect: None,
+            look_millis: FIRST_LOOK_MILLIS,
         };
         Arc::pin_init(
             pin_init!(Self {
                 handle: Atomic::new(0),
                 user_data: Atomic::new(0),
+                device,
+                file,
+                start_ns: now_ns(),
+                id <- new_mutex!(None, "rust_ulp::Connection::id"),
                 progress <- new_mutex!(progress, "rust_ulp::Connection::progress"),
                 changed <- new_condvar!("rust_ulp::Connection::changed"),
-                stepping <- new_mutex!((), "rust_ulp::Connection::stepping"),
-                file,
-                backlog,
+                work <- new_work!("rust_ulp::Connection::work"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
     }
 
-    /// Makes the shared part for a request that has just arrived. `reads` are the most outstanding
-    /// reads of a queue pair as responder and as initiator.
+    /// Makes a connection for CONNECT with the queue pair of `claim`, which [`Self::start`] begins.
+    /// Sleeps.
+    pub(crate) fn connecting(
+        net: &NetNs,
+        ib_device: &rdma::device::Device,
+        device: Arc<Device>,
+        file: Arc<FileEvents>,
+        claim: Claim,
+        connect: ConnectParams,
+        user_data: u64,
+    ) -> Result<Arc<Self>> {
+        let this = Self::new(Stage::AddrQuery, device, file)?;
+        this.user_data.store(user_data, Relaxed);
+        let id = cm::OwnedId::connection(net, ib_device, this.clone())?;
+        *this.id.lock() = Some(id);
+        let mut progress = this.progress.lock();
+        progress.qp = Some(claim);
+        progress.connect = Some(connect);
+        drop(progress);
+        Ok(this)
+    }
+
+    /// Makes a connection for a request that has just arrived, and that [`Self::keep`] keeps. `reads`
+    /// are the most outstanding reads of a queue pair as responder and as initiator.
     pub(crate) fn requested(
         request: &cm::Request<'_>,
         reads: (u8, u8),
+        device: Arc<Device>,
         file: Arc<FileEvents>,
-        backlog: Arc<dyn Admitted>,
     ) -> Result<Arc<Self>> {
-        let this = Self::new(Stage::Requested, file, Some(backlog))?;
+        let this = Self::new(Stage::Requested, device, file)?;
         let message = request.message();
         let parameters = message.parameters;
         let mut progress = this.progress.lock();
-        progress.peer = parameters;
-        progress.private = PrivateData::new(message.private_data);
-        progress.addresses = request.id().addresses();
-        progress.param = abi::ConnParam {
+        let outcome = &mut progress.outcome;
+        outcome.peer_qp_num = parameters.qp_num;
+        outcome.private = PrivateData::new(message.private_data);
+        (outcome.local, outcome.peer) = request.id().addresses();
+        outcome.param = abi::ConnParam {
             responder_resources: parameters.responder_resources.min(reads.0),
             initiator_depth: parameters.initiator_depth.min(reads.1),
             retry_cnt: parameters.retry_count,
@@ -352,18 +372,77 @@ impl Shared {
             ..Default::default()
         };
         if parameters.flow_control {
-            progress.param.flags |= abi::CONN_FLOW_CONTROL;
+            outcome.param.flags |= abi::CONN_FLOW_CONTROL;
         }
         if let Some(path) = request.id().path() {
-            progress.param.path_mtu = path.mtu;
-            progress.param.traffic_class = path.traffic_class;
+            outcome.param.path_mtu = path.mtu;
+            outcome.param.traffic_class = path.traffic_class;
         }
         drop(progress);
         Ok(this)
     }
 
+    /// Keeps `request`, for which [`Self::requested`] made this connection. In the handler.
+    pub(crate) fn keep(&self, request: cm::Request<'_>, prepared: cm::Prepared<Self>) {
+        // The lock comes before the handler mutex, which is held. It is free: only the listener knows
+        // the connection, and no event of it has arrived yet. If it were not, the manager would
+        // reject the request.
+        if let Some(mut id) = self.id.try_lock() {
+            *id = Some(request.keep(prepared));
+        }
+    }
+
+    /// Has the work of the connection take the next step.
+    fn queue_work(self: &Arc<Self>) {
+        // Work that is queued already will see the present stage.
+        let _ = self.device.workqueue().enqueue(self.clone());
+    }
+
+    /// Returns whether it is a request whose sender has gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.progress.lock().failure.is_some()
+    }
+
+    /// Gives a request up whose sender must have given up; returns whether it is one. The work of
+    /// the connection rejects it.
+    pub(crate) fn expire(self: &Arc<Self>) -> bool {
+        let is_old = now_ns().saturating_sub(self.start_ns) > REQUEST_NS;
+        if is_old {
+            self.progress.lock().fail(ETIMEDOUT);
+            self.queue_work();
+        }
+        is_old
+    }
+
+    /// Wakes the threads that wait for it, with `err`. The attempt begins no further step. Sleeps.
+    pub(crate) fn close(&self, err: Error) {
+        self.progress.lock().closed.get_or_insert(err);
+        self.changed.notify_all();
+    }
+
+    /// Ends the connection: rejects a request, gives an attempt up, and disconnects. Wakes the threads
+    /// that wait for it, with `err`. Sleeps. The caller holds no lock that the handler takes.
+    pub(crate) fn end(&self, err: Error) {
+        self.close(err);
+        let mut id = self.id.lock();
+        let mut progress = self.progress.lock();
+        let stage = progress.stage;
+        if stage == Stage::Established {
+            self.note_end(&mut progress, false);
+        } else if stage.is_attempt() {
+            progress.stage = Stage::Failed;
+        }
+        let claim = progress.qp.take();
+        drop(progress);
+        if let Some(claim) = claim.filter(|_| stage.is_attempt()) {
+            claim.give_back();
+        }
+        // The manager tells the peer. Waits for the handler.
+        *id = None;
+    }
+
     /// Notes that an established connection has ended: its requests are flushed. Sleeps.
-    fn end(&self, progress: &mut Progress, by_peer: bool) {
+    fn note_end(&self, progress: &mut Progress, by_peer: bool) {
         progress.stage = Stage::Ended;
         let handle = self.handle.load(Relaxed);
         trace::disconnect(handle, by_peer);
@@ -375,60 +454,71 @@ impl Shared {
             }
         }
     }
-}
 
-impl Shared {
-    /// Notes an event of an attempt. Returns whether it was one.
-    fn attempt_event(
-        &self,
-        progress: &mut Progress,
-        id: &cm::LockedId<'_>,
-        event: &cm::Event<'_>,
-    ) -> bool {
-        match (event, progress.stage) {
-            (cm::Event::AddressResolved, Stage::AddrQuery) => progress.stage = Stage::AddrResolved,
-            (cm::Event::RouteResolved, Stage::RouteQuery) => progress.stage = Stage::RouteResolved,
-            (cm::Event::Response(message), Stage::Connect) => {
-                progress.peer = message.parameters;
-                progress.private = PrivateData::new(message.private_data);
-                progress.stage = Stage::ConnectResponse;
-            }
-            (cm::Event::Established, Stage::Accepting) => {
-                progress.addresses = id.addresses();
-                self.established(progress);
-            }
-            _ => return false,
+    /// Reports an event of the connection to the file, if it has a handle.
+    fn raise(&self, event: u32, info: u32) {
+        let handle = self.handle.load(Relaxed);
+        if handle != 0 {
+            let user_data = self.user_data.load(Relaxed);
+            self.file.raise(event, handle, user_data, info);
         }
-        true
     }
 
-    /// Takes the next step of the attempt in the handler: a switch to the command and back would cost
-    /// more than the step. Sleeps.
-    fn go_on(&self, id: &cm::LockedId<'_>) {
-        let progress = self.progress.lock();
-        let stage = progress.stage;
-        if progress.closed.is_some() {
-            return;
+    /// Reports the end of an attempt with the queue pair `number` to the tracepoint and the debug
+    /// messages.
+    fn trace_end(&self, number: u32, result: Result) {
+        let handle = self.handle.load(Relaxed);
+        trace::connect(handle, number, result.err().map_or(0, |err| err.to_errno()));
+        ulp_debug!(
+            "connection {:#x}: connected with qp {}: {:?}\n",
+            handle,
+            number,
+            result
+        );
+    }
+}
+
+/// What the handler does.
+impl Connection {
+    /// Notes an event of an attempt, and takes its next step if the handler can take that. Returns
+    /// whether it was one. Sleeps.
+    fn attempt_event(&self, id: &cm::LockedId<'_>, event: &cm::Event<'_>) -> bool {
+        let mut progress = self.progress.lock();
+        // An attempt that has failed, or whose connection is closed, goes no further.
+        if progress.failure.is_some() || progress.closed.is_some() {
+            return false;
         }
-        drop(progress);
-        let result = match stage {
-            Stage::AddrResolved => self.resolve_route(id.id()),
-            Stage::RouteResolved => self.request(id),
-            _ => return,
+        let result = match (event, progress.stage) {
+            (cm::Event::AddressResolved, Stage::AddrQuery) => {
+                progress.stage = Stage::RouteQuery;
+                drop(progress);
+                self.resolve_route(id.id())
+            }
+            (cm::Event::RouteResolved, Stage::RouteQuery) => {
+                drop(progress);
+                self.request(id)
+            }
+            (cm::Event::Response(message), Stage::Connect) => {
+                progress.outcome.peer_qp_num = message.parameters.qp_num;
+                progress.outcome.private = PrivateData::new(message.private_data);
+                progress.stage = Stage::ConnectResponse;
+                return true;
+            }
+            (cm::Event::Established, Stage::Accepting) => {
+                self.established(&mut progress, id);
+                return true;
+            }
+            _ => return false,
         };
         if let Err(err) = result {
             self.progress.lock().fail(err);
         }
+        true
     }
 
     /// Starts to resolve the route to the peer. Sleeps.
     fn resolve_route(&self, id: &cm::Id) -> Result {
-        let mut progress = self.progress.lock();
-        progress.times.resolve = progress.times.elapsed();
-        progress.stage = Stage::RouteQuery;
-        let device = progress.params.as_ref().map(|params| params.device);
-        drop(progress);
-        if id.device_index() != device {
+        if id.device_index() != Some(self.device.index()) {
             return Err(EXDEV);
         }
         id.resolve_route(ROUTE_MILLIS)
@@ -436,11 +526,11 @@ impl Shared {
 
     /// Sends the connection request. Sleeps.
     fn request(&self, id: &cm::LockedId<'_>) -> Result {
-        let mut progress = self.progress.lock();
-        progress.times.route = progress.times.elapsed();
-        let params = *progress.params.as_ref().ok_or(EINVAL)?;
-        let qp = progress.object()?;
-        let param = &params.param;
+        let progress = self.progress.lock();
+        let connect = *progress.connect.as_ref().ok_or(EINVAL)?;
+        let qp_num = progress.number();
+        drop(progress);
+        let param = &connect.param;
         id.limit_path(param.path_mtu, param.ack_timeout);
         let parameters = cm::Parameters {
             responder_resources: param.responder_resources,
@@ -448,26 +538,21 @@ impl Shared {
             flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
             retry_count: param.retry_cnt,
             rnr_retry_count: param.rnr_retry,
-            qp_num: qp.number(),
+            qp_num,
         };
-        progress.stage = Stage::Connect;
-        drop(progress);
-        id.connect(&parameters, params.private.bytes())
-            // Nothing was sent.
-            .inspect_err(|_| self.progress.lock().stage = Stage::RouteResolved)
+        id.connect(&parameters, connect.private.bytes())?;
+        // The answer cannot have been noted: its handler waits for this one.
+        self.progress.lock().stage = Stage::Connect;
+        Ok(())
     }
 
     /// Notes an event that ends an attempt or a connection. Returns the event to report, `EVENT_*`.
     /// Sleeps.
-    fn end_event(
-        &self,
-        progress: &mut Progress,
-        id: &cm::LockedId<'_>,
-        event: &cm::Event<'_>,
-    ) -> Option<u32> {
+    fn end_event(&self, id: &cm::LockedId<'_>, event: &cm::Event<'_>) -> Option<u32> {
+        let mut progress = self.progress.lock();
         match (event, progress.stage) {
             (cm::Event::Disconnected | cm::Event::Rejected { .. }, Stage::Established) => {
-                self.end(progress, true);
+                self.note_end(&mut progress, true);
                 // Fails when the event was no disconnect request, which needs no answer.
                 let _ = id.disconnect();
                 return Some(abi::EVENT_DISCONNECTED);
@@ -483,8 +568,8 @@ impl Shared {
                 },
                 stage,
             ) if stage.is_attempt() => {
-                progress.reject_reason = *reason;
-                progress.private = PrivateData::new(private_data);
+                progress.outcome.reject_reason = *reason;
+                progress.outcome.private = PrivateData::new(private_data);
                 progress.fail(econnrefused());
             }
             (
@@ -510,55 +595,335 @@ impl Shared {
         None
     }
 
-    /// Notes that the connection is established.
-    fn established(&self, progress: &mut Progress) {
+    /// Notes that the connection is established, and wakes the threads that wait for it.
+    fn established(&self, progress: &mut Progress, id: &cm::LockedId<'_>) {
+        let outcome = &mut progress.outcome;
+        (outcome.local, outcome.peer) = id.addresses();
         progress.stage = Stage::Established;
-        progress.times.connect = progress.times.elapsed();
-        if progress.is_pending {
-            self.raise(abi::EVENT_ESTABLISHED, 0);
-        }
+        self.trace_end(progress.number(), Ok(()));
+        self.raise(abi::EVENT_ESTABLISHED, 0);
+        self.changed.notify_all();
     }
+}
 
-    /// Reports an event of the connection to the file, if it has a handle.
-    fn raise(&self, event: u32, info: u32) {
+impl cm::Handler for Connection {
+    fn event(self: &Arc<Self>, id: &cm::LockedId<'_>, event: &cm::Event<'_>) {
         let handle = self.handle.load(Relaxed);
-        if handle != 0 {
-            let user_data = self.user_data.load(Relaxed);
-            self.file.raise(event, handle, user_data, info);
+        trace::cm_event(handle, event.number(), event.status());
+        if !self.attempt_event(id, event) {
+            if let Some(event) = self.end_event(id, event) {
+                self.raise(event, 0);
+            }
+        }
+        if self.progress.lock().is_due() {
+            self.queue_work();
         }
     }
 }
 
-impl cm::Handler for Shared {
-    fn event(&self, id: &cm::LockedId<'_>, event: &cm::Event<'_>) {
-        let handle = self.handle.load(Relaxed);
-        trace::cm_event(handle, event.number(), event.status());
-        let mut progress = self.progress.lock();
-        // An attempt that has failed, or whose connection is closed, goes no further.
-        let goes_on = progress.failure.is_none() && progress.closed.is_none();
-        let waits = progress.stage == Stage::Requested;
-        let raised = if goes_on && self.attempt_event(&mut progress, id, event) {
-            drop(progress);
-            self.go_on(id);
-            progress = self.progress.lock();
-            None
-        } else {
-            self.end_event(&mut progress, id, event)
+/// What the commands do, and the work of the connection.
+impl Connection {
+    /// Sets its handle, for events, and starts to connect the queue pair, in RESET or INIT, if it was
+    /// made for CONNECT. Sleeps.
+    pub(crate) fn start(&self, handle: u32) -> Result {
+        self.handle.store(handle, Relaxed);
+        let id = self.id.lock();
+        let connect = self.progress.lock().connect;
+        let (Some(id), Some(connect)) = (id.as_ref(), connect) else {
+            return Ok(());
         };
-        progress.queue_work();
-        let is_dead = waits && progress.failure.is_some();
-        let wakes = progress.is_due() || !progress.stage.is_attempt();
-        drop(progress);
-        if wakes {
-            self.changed.notify_all();
+        if connect.param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
+            id.set_traffic_class(connect.param.traffic_class);
         }
-        if let Some(event) = raised {
-            self.raise(event, 0);
-        }
-        if let Some(backlog) = self.backlog.as_ref().filter(|_| is_dead) {
-            backlog.clone().note_dead();
+        id.set_min_rnr_timer(connect.param.min_rnr_timer)
+            .and_then(|()| id.resolve_address(connect.src, connect.dst, FIRST_LOOK_MILLIS))
+            .map_err(|err| {
+                // The manager says of a device that goes what it says of an address of no device.
+                let closed = self.progress.lock().closed;
+                closed.unwrap_or_else(|| Stage::AddrQuery.explain(err))
+            })
+    }
+
+    /// Waits until the attempt is over. Sleeps. Returns its error if it failed, [`enotconn`] for a
+    /// request that was not accepted, [`etime`] when the time runs out, and [`EINTR`] when a signal
+    /// arrives.
+    pub(crate) fn wait(&self, deadline: &Deadline) -> Result {
+        let mut progress = self.progress.lock();
+        loop {
+            if let Some(err) = progress.closed {
+                return Err(err);
+            }
+            match progress.stage {
+                Stage::Requested => return Err(enotconn()),
+                stage if stage.is_attempt() => (),
+                // The peer may have ended it since: that is another event.
+                _ => return progress.failure.map_or(Ok(()), Err),
+            }
+            if !deadline.wait(&self.changed, &mut progress)? {
+                return Err(etime());
+            }
         }
     }
+
+    /// Takes the next step of the attempt, if one is due. Sleeps.
+    fn step(&self, id: &cm::OwnedId<Self>) -> Result {
+        let progress = self.progress.lock();
+        let (stage, failure) = (progress.stage, progress.failure);
+        if !progress.is_due() {
+            return Ok(());
+        }
+        drop(progress);
+        match (stage, failure) {
+            (Stage::AddrQuery, Some(err)) if err == ETIMEDOUT => self.resolve_again(id),
+            (_, Some(err)) => Err(err),
+            (_, None) => self.establish(id),
+        }
+    }
+
+    /// Resolves the link-layer address of the peer once more. Sleeps.
+    ///
+    /// The resolver (`rdma_resolve_ip()`) looks at the neighbour entry, and then queues its request
+    /// for the neighbour's answer. It finds an answer that arrives between the two only when its
+    /// time is over. So there are several attempts, and the first one is short. The handler cannot
+    /// begin one: `rdma_resolve_addr()` would wait for it to return.
+    fn resolve_again(&self, id: &cm::OwnedId<Self>) -> Result {
+        let mut progress = self.progress.lock();
+        let ConnectParams { src, dst, .. } = *progress.connect.as_ref().ok_or(EINVAL)?;
+        let millis = progress.look_millis.saturating_mul(2);
+        if millis > ADDRESS_MILLIS {
+            return Err(ETIMEDOUT);
+        }
+        progress.look_millis = millis;
+        progress.failure = None;
+        drop(progress);
+        id.resolve_address(src, dst, millis)
+    }
+
+    /// Brings the queue pair to RTS after the peer has accepted, and tells the peer. Sleeps.
+    fn establish(&self, id: &cm::OwnedId<Self>) -> Result {
+        let progress = self.progress.lock();
+        let param = progress.connect.as_ref().ok_or(EINVAL)?.param;
+        let qp = progress.object()?;
+        drop(progress);
+        let agreed = bring_up(id, &qp, &param).inspect_err(|_| {
+            // Without this the peer would wait until the connection is destroyed.
+            let _ = id.lock().reject(cm::REJECT_CONSUMER, &[]);
+        })?;
+        let id = id.lock();
+        let mut progress = self.progress.lock();
+        if progress.closed.is_some() {
+            // Who has closed it ends it.
+            return Ok(());
+        }
+        if let Some(err) = progress.failure {
+            // The peer has gone since.
+            return Err(err);
+        }
+        progress.outcome.param = agreed;
+        drop(progress);
+        id.establish()?;
+        self.established(&mut self.progress.lock(), &id);
+        Ok(())
+    }
+
+    /// Ends the attempt with `err`: gives the queue pair and the identifier back. Returns the errno of
+    /// the ABI. Sleeps. The caller holds no lock that the handler takes.
+    fn give_up(&self, id: &mut Option<cm::OwnedId<Self>>, err: Error) -> Error {
+        let mut progress = self.progress.lock();
+        // No event moves a failed attempt to another stage.
+        let err = progress.stage.explain(err);
+        progress.failure = Some(err);
+        let claim = progress.qp.take();
+        drop(progress);
+        if let Some(claim) = claim {
+            claim.give_back();
+        }
+        // Not dropped under the lock of the progress: waits for the handler.
+        *id = None;
+        self.progress.lock().stage = Stage::Failed;
+        self.changed.notify_all();
+        err
+    }
+
+    /// Starts to accept the request with the queue pair of `claim`, in RESET or INIT. Sleeps.
+    ///
+    /// Returns [`eisconn`] when it is a connection already or becomes one, [`enotconn`] when it was
+    /// one, and [`econnreset`] when the peer has gone: then it has failed. After any other error
+    /// before the answer is sent, the request still waits.
+    pub(crate) fn accept(
+        &self,
+        claim: Claim,
+        param: &abi::ConnParam,
+        private_data: &[u8],
+        user_data: u64,
+    ) -> Result {
+        let mut place = self.id.lock();
+        let qp = claim.object();
+        let param = self.take_request(claim, param)?;
+        self.user_data.store(user_data, Relaxed);
+        let agreed = match place.as_ref() {
+            Some(id) => (id.set_min_rnr_timer(param.min_rnr_timer))
+                .and_then(|()| bring_up(id, &qp, &param)),
+            None => Err(econnreset()),
+        };
+        let agreed = match agreed {
+            Ok(agreed) => agreed,
+            Err(err) if err == econnreset() => return Err(self.give_up(&mut place, err)),
+            Err(err) => {
+                self.leave_request();
+                return Err(err);
+            }
+        };
+        self.progress.lock().outcome.param = agreed;
+        let parameters = cm::Parameters {
+            responder_resources: agreed.responder_resources,
+            initiator_depth: agreed.initiator_depth,
+            flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
+            retry_count: 0,
+            rnr_retry_count: param.rnr_retry,
+            qp_num: qp.number(),
+        };
+        let answered = (place.as_ref().ok_or_else(econnreset))
+            .and_then(|id| id.lock().accept(&parameters, private_data));
+        answered.map_err(|err| self.give_up(&mut place, err))
+    }
+
+    /// Moves the request to [`Stage::Accepting`]; returns `param`, limited to what the peer asks
+    /// for.
+    fn take_request(&self, claim: Claim, param: &abi::ConnParam) -> Result<abi::ConnParam> {
+        let mut progress = self.progress.lock();
+        if let Some(err) = progress.closed {
+            return Err(err);
+        }
+        match progress.stage {
+            Stage::Requested => (),
+            Stage::Accepting | Stage::Established => return Err(eisconn()),
+            Stage::Failed => return Err(progress.failure.unwrap_or_else(econnreset)),
+            _ => return Err(enotconn()),
+        }
+        let asked = progress.outcome.param;
+        if param.path_mtu != 0 && param.path_mtu < asked.path_mtu {
+            // The peer would not learn of it, and would send longer packets.
+            return Err(ERANGE);
+        }
+        progress.stage = Stage::Accepting;
+        progress.qp = Some(claim);
+        Ok(abi::ConnParam {
+            responder_resources: param.responder_resources.min(asked.responder_resources),
+            initiator_depth: param.initiator_depth.min(asked.initiator_depth),
+            ..*param
+        })
+    }
+
+    /// Undoes [`Self::take_request`], and what was done to the queue pair since. Sleeps.
+    fn leave_request(&self) {
+        let mut progress = self.progress.lock();
+        self.user_data.store(0, Relaxed);
+        let claim = progress.qp.take();
+        drop(progress);
+        if let Some(claim) = claim {
+            claim.give_back();
+        }
+        let mut progress = self.progress.lock();
+        progress.stage = match progress.failure {
+            None => Stage::Requested,
+            Some(_) => Stage::Failed,
+        };
+    }
+
+    /// Rejects the request. Sleeps.
+    ///
+    /// Returns [`eisconn`] when it was accepted, [`enotconn`] when it is over, and [`ENOMEM`] when
+    /// the message could not be sent for want of memory: then the request still waits.
+    pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
+        let id = self.id.lock();
+        let id = id.as_ref().map(|id| id.lock());
+        let mut progress = self.progress.lock();
+        let before = (progress.stage, progress.failure);
+        match progress.stage {
+            // A requester that has gone is not told.
+            Stage::Requested | Stage::Failed => progress.stage = Stage::Ended,
+            Stage::Accepting | Stage::Established => return Err(eisconn()),
+            _ => return Err(enotconn()),
+        }
+        progress.failure = Some(enotconn());
+        drop(progress);
+        // The handler stays locked until the stage is right again.
+        let rejected = id
+            .as_ref()
+            .map_or(Ok(()), |id| id.reject(cm::REJECT_CONSUMER, private_data));
+        if rejected == Err(ENOMEM) {
+            let mut progress = self.progress.lock();
+            (progress.stage, progress.failure) = before;
+            return Err(ENOMEM);
+        }
+        // Any other failure says that the peer has gone already.
+        Ok(())
+    }
+
+    /// Ends the connection, and moves its queue pair to ERR. Sleeps. Returns [`enotconn`] when it
+    /// is not established.
+    pub(crate) fn disconnect(&self) -> Result {
+        let id = self.id.lock();
+        let id = id.as_ref().ok_or_else(enotconn)?.lock();
+        let mut progress = self.progress.lock();
+        if progress.stage != Stage::Established {
+            return Err(enotconn());
+        }
+        self.note_end(&mut progress, false);
+        drop(progress);
+        // Fails when the peer has disconnected already.
+        let _ = id.disconnect();
+        Ok(())
+    }
+
+    /// Returns the peer's answer and the negotiated parameters.
+    pub(crate) fn outcome(&self) -> Outcome {
+        self.progress.lock().outcome
+    }
+
+    /// Returns the value that the caller of CONNECT or ACCEPT gave it; 0 for a request.
+    pub(crate) fn user_data(&self) -> u64 {
+        self.user_data.load(Relaxed)
+    }
+
+    /// Returns its state, `CONN_*`, and the handle of its queue pair or 0.
+    pub(crate) fn state(&self) -> (u32, u32) {
+        let progress = self.progress.lock();
+        let state = match progress.stage {
+            Stage::Requested => abi::CONN_REQUESTED,
+            Stage::Established => abi::CONN_ESTABLISHED,
+            Stage::Ended => abi::CONN_DISCONNECTED,
+            Stage::TimewaitExit => abi::CONN_TIMEWAIT_OVER,
+            Stage::Failed => abi::CONN_FAILED,
+            _ => abi::CONN_CONNECTING,
+        };
+        (state, progress.qp.as_ref().map_or(0, |qp| qp.handle()))
+    }
+}
+
+/// Brings `qp` to RTS with the manager's attributes and `param`; returns the negotiated parameters.
+/// Sleeps.
+fn bring_up(
+    id: &cm::OwnedId<Connection>,
+    qp: &QpObject,
+    param: &abi::ConnParam,
+) -> Result<abi::ConnParam> {
+    let mut agreed = *param;
+    for state in [State::Init, State::Rtr, State::Rts] {
+        let known = id.lock().qp_attributes(state);
+        // The manager knows before its handler does that the peer has gone.
+        let (mut attributes, mask) =
+            known.map_err(|err| if err == EINVAL { econnreset() } else { err })?;
+        match state {
+            State::Init => attributes.access_flags = param.access_flags,
+            State::Rtr => agree_rtr(&mut attributes, param, &mut agreed)?,
+            _ => agree_rts(&mut attributes, param, &mut agreed)?,
+        }
+        // The others are of alternate paths, which are not supported.
+        qp.modify(&attributes, mask & mask::ALL)?;
+    }
+    Ok(agreed)
 }
 
 /// Limits the manager's attributes for RTR to `param`, and sets those of `agreed`. Returns [`eproto`]
@@ -608,618 +973,4 @@ fn agree_rts(
     agreed.rnr_retry = attributes.rnr_retry;
     agreed.ack_timeout = attributes.timeout;
     Ok(())
-}
-
-/// Brings the queue pair of an attempt that ends in `stage` back to the state `from`, and gives it
-/// free. Sleeps.
-///
-/// A queue pair beyond INIT goes to RESET.
-fn give_back(claim: Option<Claim>, from: State) {
-    let Some(claim) = claim else {
-        return;
-    };
-    if claim.qp().state() != from {
-        // When the driver refuses, the queue pair is as bad as it can be.
-        let _ = claim.move_to(State::Reset);
-    }
-}
-
-/// The parameters of CONNECT.
-#[derive(Clone, Copy)]
-pub(crate) struct ConnectParams {
-    pub(crate) dst: SocketAddr,
-    pub(crate) src: Option<SocketAddr>,
-    pub(crate) param: abi::ConnParam,
-    pub(crate) private: PrivateData,
-    /// The number of the file's device.
-    pub(crate) device: u32,
-    /// The duration of the present attempt to resolve the address, and of all before.
-    millis: u32,
-    spent: u32,
-}
-
-impl ConnectParams {
-    /// Makes the parameters. `private_data` is at most [`abi::CM_PRIVATE_MAX`] bytes.
-    pub(crate) fn new(
-        dst: SocketAddr,
-        src: Option<SocketAddr>,
-        param: abi::ConnParam,
-        private_data: &[u8],
-        device: u32,
-    ) -> Self {
-        Self {
-            dst,
-            src,
-            param,
-            private: PrivateData::new(private_data),
-            device,
-            millis: FIRST_LOOK_MILLIS,
-            spent: 0,
-        }
-    }
-}
-
-/// The outcome of an attempt at the end of a command that waited for it.
-pub(crate) struct AttemptResult {
-    /// The result of the attempt, or what ended the wait.
-    pub(crate) result: Result,
-    /// Whether the attempt goes on.
-    pub(crate) is_pending: bool,
-}
-
-impl AttemptResult {
-    /// Makes the value for an attempt that is over.
-    pub(crate) fn over(result: Result) -> Self {
-        Self {
-            result,
-            is_pending: false,
-        }
-    }
-
-    /// Makes the value for an attempt that goes on.
-    pub(crate) fn pending(result: Result) -> Self {
-        Self {
-            result,
-            is_pending: true,
-        }
-    }
-}
-
-/// The times at which steps of CONNECT ended, in microseconds from its start.
-#[derive(Clone, Copy)]
-pub(crate) struct ConnectTimes {
-    /// The start, of [`now_ns`].
-    start: u64,
-    pub(crate) resolve: u32,
-    pub(crate) route: u32,
-    pub(crate) connect: u32,
-}
-
-impl ConnectTimes {
-    /// Makes the times of a CONNECT that starts now.
-    fn new() -> Self {
-        Self {
-            start: now_ns(),
-            resolve: 0,
-            route: 0,
-            connect: 0,
-        }
-    }
-
-    /// Returns the microseconds since the start.
-    fn elapsed(&self) -> u32 {
-        let elapsed = now_ns().saturating_sub(self.start);
-        u32::try_from(elapsed / 1000).unwrap_or(u32::MAX)
-    }
-}
-
-/// The answer of the peer, and the negotiated parameters.
-pub(crate) struct Outcome {
-    pub(crate) param: abi::ConnParam,
-    pub(crate) peer_qp_num: u32,
-    pub(crate) reject_reason: u32,
-    pub(crate) private: PrivateData,
-    pub(crate) local: Option<SocketAddr>,
-    pub(crate) peer: Option<SocketAddr>,
-    pub(crate) times: ConnectTimes,
-}
-
-/// A connection of a file, or a request for one.
-#[pin_data(PinnedDrop)]
-pub(crate) struct Connection {
-    /// [`None`] after a failed attempt: the identifier would prevent the removal of the device that
-    /// the route or the source address belongs to, which need not be the file's. No lock is taken
-    /// under it: who uses the identifier has another reference.
-    // Before the part that its handler uses.
-    #[pin]
-    id: Mutex<Option<Arc<cm::OwnedId<Shared>>>>,
-    shared: Arc<Shared>,
-}
-
-impl Connection {
-    /// Makes a connection for [`Self::connect`] with the queue pair of `claim`. Sleeps.
-    pub(crate) fn new(
-        net: &NetNs,
-        device: &rdma::device::Device,
-        claim: Claim,
-        user_data: u64,
-        file: Arc<FileEvents>,
-    ) -> Result<Arc<Self>> {
-        let shared = Shared::new(Stage::AddrQuery, file, None)?;
-        shared.user_data.store(user_data, Relaxed);
-        let mut progress = shared.progress.lock();
-        progress.from = claim.qp().state();
-        progress.qp_handle = claim.handle();
-        progress.qp = Some(claim);
-        drop(progress);
-        let id = cm::OwnedId::connection(net, device, shared.clone())?;
-        let id = Arc::new(id, GFP_KERNEL_ACCOUNT)?;
-        Arc::pin_init(Self::of_identifier(id, shared), GFP_KERNEL_ACCOUNT)
-    }
-
-    /// Makes a connection of an identifier that has `shared` as its handler, such as a request's.
-    pub(crate) fn of_identifier(
-        id: Arc<cm::OwnedId<Shared>>,
-        shared: Arc<Shared>,
-    ) -> impl PinInit<Self> {
-        pin_init!(Self {
-            id <- new_mutex!(Some(id), "rust_ulp::Connection::id"),
-            shared,
-        })
-    }
-
-    /// Returns the identifier, or [`econnreset`] after a failed attempt. Dropping it sleeps.
-    fn id(&self) -> Result<Arc<cm::OwnedId<Shared>>> {
-        self.id.lock().clone().ok_or_else(econnreset)
-    }
-
-    /// Sets its handle, for events.
-    pub(crate) fn set_handle(&self, handle: u32) {
-        self.shared.handle.store(handle, Relaxed);
-    }
-
-    /// Wakes the threads that wait for it, with `err`. The attempt begins no further step. Sleeps.
-    pub(crate) fn close(&self, err: Error) {
-        self.shared.progress.lock().closed.get_or_insert(err);
-        self.shared.changed.notify_all();
-    }
-
-    /// Waits for the step that the background takes, and takes the background's reference away.
-    /// After [`Self::close`], and not under the table's lock: a step takes the handler mutex.
-    /// Sleeps.
-    pub(crate) fn end_background(&self) {
-        let background = self.shared.progress.lock().background.clone();
-        // The caller has another reference: this one is not the last.
-        drop(background.and_then(|background| background.connection.lock().take()));
-    }
-
-    /// Returns whether it is a request whose sender has gone.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.shared.progress.lock().failure.is_some()
-    }
-
-    /// Returns whether the work of [`Background`] has to take a step.
-    fn is_due_here(&self) -> bool {
-        self.shared.progress.lock().is_due()
-    }
-
-    /// Returns whether CONNECT made it with the queue pair `qp`.
-    pub(crate) fn is_connect_of(&self, qp: u32) -> bool {
-        let progress = self.shared.progress.lock();
-        progress.params.is_some() && progress.qp_handle == qp
-    }
-
-    /// Returns whether an ACCEPT with the queue pair `qp` has left it pending.
-    pub(crate) fn is_accept_of(&self, qp: u32) -> bool {
-        let progress = self.shared.progress.lock();
-        progress.params.is_none() && progress.is_pending && progress.qp_handle == qp
-    }
-
-    /// Leaves the attempt pending: from now on its steps run in the background. Sleeps.
-    pub(crate) fn leave(self: &Arc<Self>) {
-        let mut progress = self.shared.progress.lock();
-        progress.is_pending = true;
-        let background = progress.background.clone();
-        drop(progress);
-        let Some(background) = background else {
-            return;
-        };
-        let mut connection = background.connection.lock();
-        let progress = self.shared.progress.lock();
-        // Otherwise `end_background` may have looked, and nobody would take the reference away.
-        if progress.closed.is_none() {
-            *connection = Some(self.clone());
-        }
-        drop(connection);
-        progress.queue_work();
-    }
-
-    /// Waits until the attempt is over, and takes its steps meanwhile. Sleeps.
-    pub(crate) fn attend(self: &Arc<Self>, deadline: &Deadline) -> AttemptResult {
-        let mut progress = self.shared.progress.lock();
-        progress.waiting = progress.waiting.saturating_add(1);
-        let attended = loop {
-            if let Some(err) = progress.closed {
-                break AttemptResult::over(Err(err));
-            }
-            if !progress.stage.is_attempt() {
-                break AttemptResult::over(match progress.stage {
-                    Stage::Failed => Err(progress.failure.unwrap_or_else(econnreset)),
-                    // The peer may have ended it since: that is another event.
-                    _ => Ok(()),
-                });
-            }
-            if progress.is_due() {
-                drop(progress);
-                self.step();
-                progress = self.shared.progress.lock();
-                continue;
-            }
-            match deadline.wait(&self.shared.changed, &mut progress) {
-                Ok(true) => (),
-                Ok(false) => break AttemptResult::pending(Err(etime())),
-                Err(err) => break AttemptResult::pending(Err(err)),
-            }
-        };
-        progress.waiting = progress.waiting.saturating_sub(1);
-        // Before the lock is dropped: the end of the attempt either was seen above, or is reported.
-        progress.is_pending |= attended.is_pending;
-        drop(progress);
-        if attended.is_pending {
-            self.leave();
-        }
-        attended
-    }
-
-    /// Starts to connect the queue pair, in RESET or INIT, that this connection has claimed.
-    /// Sleeps.
-    pub(crate) fn connect(&self, device: Arc<Device>, params: ConnectParams) -> Result {
-        let background = Background::new(device)?;
-        let id = self.id()?;
-        if params.param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
-            id.set_traffic_class(params.param.traffic_class);
-        }
-        id.set_min_rnr_timer(params.param.min_rnr_timer)?;
-        let mut progress = self.shared.progress.lock();
-        progress.background = Some(background);
-        progress.params = Some(params);
-        drop(progress);
-        id.resolve_address(params.src, params.dst, params.millis)
-            .map_err(|err| self.explain(Stage::AddrQuery, err))
-    }
-
-    /// Takes the next step of the attempt, if one is due. Sleeps.
-    fn step(&self) {
-        let _stepping = self.shared.stepping.lock();
-        let progress = self.shared.progress.lock();
-        let (stage, failure) = (progress.stage, progress.failure);
-        if !progress.is_due() {
-            return;
-        }
-        drop(progress);
-        let result = match (stage, failure) {
-            (Stage::AddrQuery, Some(err)) if err == ETIMEDOUT => self.resolve_again(),
-            (_, Some(err)) => Err(err),
-            _ => self.establish(),
-        };
-        if let Err(err) = result {
-            self.give_up(err);
-        }
-    }
-
-    /// Resolves the link-layer address of the peer once more. Sleeps.
-    ///
-    /// The resolver (`rdma_resolve_ip()`) looks at the neighbour entry, and then queues its request
-    /// for the neighbour's answer. It finds an answer that arrives between the two only when its
-    /// time is over. So there are several attempts, and the first one is short. The handler cannot
-    /// begin one: `rdma_resolve_addr()` would wait for it to return.
-    fn resolve_again(&self) -> Result {
-        let mut progress = self.shared.progress.lock();
-        let params = progress.params.as_mut().ok_or(EINVAL)?;
-        params.spent = params.spent.saturating_add(params.millis);
-        if params.spent >= ADDRESS_MILLIS {
-            return Err(ETIMEDOUT);
-        }
-        params.millis = params.millis.saturating_mul(2);
-        let (src, dst, millis) = (params.src, params.dst, params.millis);
-        progress.failure = None;
-        drop(progress);
-        self.id()?.resolve_address(src, dst, millis)
-    }
-
-    /// Brings the queue pair to RTS after the peer has accepted, and tells the peer. Sleeps.
-    fn establish(&self) -> Result {
-        let progress = self.shared.progress.lock();
-        let param = progress.params.as_ref().ok_or(EINVAL)?.param;
-        let qp = progress.object()?;
-        drop(progress);
-        let id = self.id()?;
-        let agreed = self.bring_up(&qp, &param).inspect_err(|_| {
-            // Without this the peer would wait until the connection is destroyed.
-            let _ = id.lock().reject(cm::REJECT_CONSUMER, &[]);
-        })?;
-        let id = id.lock();
-        let mut progress = self.shared.progress.lock();
-        // The peer may have gone since.
-        if let Some(err) = progress.closed.or(progress.failure) {
-            return Err(err);
-        }
-        progress.param = agreed;
-        progress.addresses = id.addresses();
-        drop(progress);
-        id.establish()?;
-        self.shared.established(&mut self.shared.progress.lock());
-        self.shared.changed.notify_all();
-        Ok(())
-    }
-
-    /// Ends the attempt with `err`: gives the queue pair and the identifier back, and reports the
-    /// failure. Sleeps. The caller holds no lock that the handler takes.
-    fn give_up(&self, err: Error) {
-        let mut progress = self.shared.progress.lock();
-        // No event moves a failed attempt to another stage.
-        let err = self.explain_closed(progress.stage, err, progress.closed.is_some());
-        progress.failure = Some(err);
-        let (claim, from) = (progress.qp.take(), progress.from);
-        drop(progress);
-        give_back(claim, from);
-        // Not dropped under the lock.
-        let id = self.id.lock().take();
-        drop(id);
-        let mut progress = self.shared.progress.lock();
-        progress.stage = Stage::Failed;
-        let is_pending = progress.is_pending;
-        drop(progress);
-        self.shared.changed.notify_all();
-        if is_pending {
-            let errno = err.to_errno().unsigned_abs();
-            self.shared.raise(abi::EVENT_CONNECT_FAILED, errno);
-        }
-    }
-
-    /// Returns the errno of the ABI for an error of the manager in `stage`.
-    fn explain(&self, stage: Stage, err: Error) -> Error {
-        let is_closed = self.shared.progress.lock().closed.is_some();
-        self.explain_closed(stage, err, is_closed)
-    }
-
-    /// Returns the errno as [`Self::explain`] does. A connection whose device goes `is_closed`.
-    fn explain_closed(&self, stage: Stage, err: Error, is_closed: bool) -> Error {
-        match stage {
-            // The address is not one of a device.
-            Stage::AddrQuery if err == ENODEV && !is_closed => eaddrnotavail(),
-            Stage::AddrQuery if err == ETIMEDOUT => ehostunreach(),
-            Stage::RouteQuery if err == ENODEV && !is_closed => ehostunreach(),
-            // The arguments were checked: the interface goes (`__mkroute_output()`), the MTU is below
-            // what RoCE needs (`cma_resolve_iboe_route()`), or the port goes (`cm_init_av_by_path()`).
-            Stage::AddrQuery | Stage::RouteQuery | Stage::RouteResolved if err == EINVAL => {
-                ehostunreach()
-            }
-            // The manager knows before its handler does that the peer has gone.
-            Stage::Accepting | Stage::ConnectResponse if err == EINVAL => econnreset(),
-            _ => err,
-        }
-    }
-
-    /// Brings `qp` to RTS with the manager's attributes and `param`; returns the negotiated
-    /// parameters. Sleeps.
-    fn bring_up(&self, qp: &QpObject, param: &abi::ConnParam) -> Result<abi::ConnParam> {
-        let id = self.id()?;
-        let mut agreed = *param;
-        for state in [State::Init, State::Rtr, State::Rts] {
-            let known = id.lock().qp_attributes(state);
-            // The manager knows before its handler does that the peer has gone.
-            let (mut attributes, mask) =
-                known.map_err(|err| if err == EINVAL { econnreset() } else { err })?;
-            match state {
-                State::Init => attributes.access_flags = param.access_flags,
-                State::Rtr => agree_rtr(&mut attributes, param, &mut agreed)?,
-                _ => agree_rts(&mut attributes, param, &mut agreed)?,
-            }
-            // The others are of alternate paths, which are not supported.
-            qp.modify(&attributes, mask & mask::ALL)?;
-        }
-        Ok(agreed)
-    }
-
-    /// Starts to accept the request with the queue pair of `claim`, in RESET or INIT. Sleeps.
-    ///
-    /// Returns [`eisconn`] when it is a connection already or becomes one, [`enotconn`] when it was
-    /// one, and [`econnreset`] when the peer has gone: then it has failed. After any other error
-    /// before the answer is sent, the request still waits. With `nonblock`, events report the end
-    /// of the attempt.
-    pub(crate) fn accept(
-        &self,
-        device: Arc<Device>,
-        claim: Claim,
-        param: &abi::ConnParam,
-        private_data: &[u8],
-        user_data: u64,
-        nonblock: bool,
-    ) -> Result {
-        let background = Background::new(device)?;
-        let qp = claim.object();
-        let param = self.begin_accept(background, claim, param)?;
-        self.shared.user_data.store(user_data, Relaxed);
-        let agreed = match self.prepare(&qp, &param) {
-            Ok(agreed) => agreed,
-            Err(err) if err == econnreset() => {
-                self.give_up(err);
-                return Err(err);
-            }
-            Err(err) => {
-                self.undo_accept();
-                return Err(err);
-            }
-        };
-        let mut progress = self.shared.progress.lock();
-        progress.param = agreed;
-        // Before the answer: the peer may confirm it at once.
-        progress.is_pending = nonblock;
-        drop(progress);
-        let parameters = cm::Parameters {
-            responder_resources: agreed.responder_resources,
-            initiator_depth: agreed.initiator_depth,
-            flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
-            retry_count: 0,
-            rnr_retry_count: param.rnr_retry,
-            qp_num: qp.number(),
-        };
-        let answered = (self.id()).and_then(|id| id.lock().accept(&parameters, private_data));
-        answered.map_err(|err| {
-            let err = self.explain(Stage::Accepting, err);
-            self.shared.progress.lock().is_pending = false;
-            self.give_up(err);
-            err
-        })
-    }
-
-    /// Moves the request to [`Stage::Accepting`]; returns `param`, limited to what the peer asks
-    /// for.
-    fn begin_accept(
-        &self,
-        background: Arc<Background>,
-        claim: Claim,
-        param: &abi::ConnParam,
-    ) -> Result<abi::ConnParam> {
-        let mut progress = self.shared.progress.lock();
-        if let Some(err) = progress.closed {
-            return Err(err);
-        }
-        match progress.stage {
-            Stage::Requested => (),
-            Stage::Accepting | Stage::Established => return Err(eisconn()),
-            Stage::Failed => return Err(progress.failure.unwrap_or_else(econnreset)),
-            _ => return Err(enotconn()),
-        }
-        let asked = progress.param;
-        if param.path_mtu != 0 && param.path_mtu < asked.path_mtu {
-            // The peer would not learn of it, and would send longer packets.
-            return Err(ERANGE);
-        }
-        progress.stage = Stage::Accepting;
-        progress.from = claim.qp().state();
-        progress.qp_handle = claim.handle();
-        progress.qp = Some(claim);
-        progress.background = Some(background);
-        Ok(abi::ConnParam {
-            responder_resources: param.responder_resources.min(asked.responder_resources),
-            initiator_depth: param.initiator_depth.min(asked.initiator_depth),
-            ..*param
-        })
-    }
-
-    /// Prepares `qp` for the answer by bringing it to RTS; returns the negotiated parameters.
-    /// Sleeps.
-    fn prepare(&self, qp: &QpObject, param: &abi::ConnParam) -> Result<abi::ConnParam> {
-        self.id()?.set_min_rnr_timer(param.min_rnr_timer)?;
-        self.bring_up(qp, param)
-    }
-
-    /// Undoes [`Self::begin_accept`] and [`Self::prepare`]. Sleeps.
-    fn undo_accept(&self) {
-        let mut progress = self.shared.progress.lock();
-        self.shared.user_data.store(0, Relaxed);
-        let (claim, from) = (progress.qp.take(), progress.from);
-        drop(progress);
-        give_back(claim, from);
-        let mut progress = self.shared.progress.lock();
-        progress.stage = match progress.failure {
-            None => Stage::Requested,
-            Some(_) => Stage::Failed,
-        };
-    }
-
-    /// Rejects the request. Sleeps.
-    ///
-    /// Returns [`eisconn`] when it was accepted, [`enotconn`] when it is over, and [`ENOMEM`] when
-    /// the message could not be sent for want of memory: then the request still waits.
-    pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
-        let id = self.id().ok();
-        let id = id.as_ref().map(|id| id.lock());
-        let mut progress = self.shared.progress.lock();
-        match progress.stage {
-            // A requester that has gone is not told.
-            Stage::Requested | Stage::Failed => progress.stage = Stage::Ended,
-            Stage::Accepting | Stage::Established => return Err(eisconn()),
-            _ => return Err(enotconn()),
-        }
-        drop(progress);
-        // The handler stays locked until the stage is right again.
-        let rejected = id
-            .as_ref()
-            .map_or(Ok(()), |id| id.reject(cm::REJECT_CONSUMER, private_data));
-        if rejected == Err(ENOMEM) {
-            self.shared.progress.lock().stage = Stage::Requested;
-            return Err(ENOMEM);
-        }
-        // Any other failure says that the peer has gone already.
-        Ok(())
-    }
-
-    /// Ends the connection, and moves its queue pair to ERR. Sleeps. Returns [`enotconn`] when it
-    /// is not established.
-    pub(crate) fn disconnect(&self) -> Result {
-        let id = self.id().map_err(|_| enotconn())?;
-        let id = id.lock();
-        let mut progress = self.shared.progress.lock();
-        if progress.stage != Stage::Established {
-            return Err(enotconn());
-        }
-        self.shared.end(&mut progress, false);
-        drop(progress);
-        // Fails when the peer has disconnected already.
-        let _ = id.disconnect();
-        Ok(())
-    }
-
-    /// Returns the peer's answer and the negotiated parameters.
-    pub(crate) fn outcome(&self) -> Outcome {
-        let progress = self.shared.progress.lock();
-        let (local, peer) = progress.addresses;
-        Outcome {
-            param: progress.param,
-            peer_qp_num: progress.peer.qp_num,
-            reject_reason: progress.reject_reason,
-            private: progress.private,
-            local,
-            peer,
-            times: progress.times,
-        }
-    }
-
-    /// Returns the value that the caller of CONNECT or ACCEPT gave it; 0 for a request.
-    pub(crate) fn user_data(&self) -> u64 {
-        self.shared.user_data.load(Relaxed)
-    }
-
-    /// Returns its state, `CONN_*`, and the handle of its queue pair or 0.
-    pub(crate) fn state(&self) -> (u32, u32) {
-        let progress = self.shared.progress.lock();
-        let state = match progress.stage {
-            Stage::Requested => abi::CONN_REQUESTED,
-            Stage::Established => abi::CONN_ESTABLISHED,
-            Stage::Ended => abi::CONN_DISCONNECTED,
-            Stage::TimewaitExit => abi::CONN_TIMEWAIT_OVER,
-            Stage::Failed => abi::CONN_FAILED,
-            _ => abi::CONN_CONNECTING,
-        };
-        (state, progress.qp.as_ref().map_or(0, |qp| qp.handle()))
-    }
-}
-
-#[pinned_drop]
-impl PinnedDrop for Connection {
-    fn drop(self: Pin<&mut Self>) {
-        // The manager tells the peer when the identifier is dropped.
-        let mut progress = self.shared.progress.lock();
-        if progress.stage == Stage::Established {
-            self.shared.end(&mut progress, false);
-        } else if progress.stage.is_attempt() {
-            progress.stage = Stage::Failed;
-            let (claim, from) = (progress.qp.take(), progress.from);
-            drop(progress);
-            give_back(claim, from);
-        }
-    }
 }

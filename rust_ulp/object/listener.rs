@@ -3,14 +3,12 @@
 //! Listeners of a file, and the connection requests that wait at them.
 //!
 //! The connection manager's handler admits requests, in process context with its handler mutexes
-//! held, and GET_REQUEST takes them. A request that is admitted has its place, so the handler never
-//! has to drop it.
+//! held, and GET_REQUEST takes them. A request whose sender has gone keeps its place until the place
+//! is needed. It has no identifier any more: its work has given that back.
 
 use super::{
     connection::{
-        Admitted,
         Connection,
-        Shared,
         MAX_ACK_TIMEOUT, //
     },
     deadline::Deadline,
@@ -41,7 +39,6 @@ use core::net::SocketAddr;
 use kernel::{
     new_condvar,
     new_mutex,
-    new_work,
     prelude::*,
     sync::{
         atomic::{
@@ -50,103 +47,38 @@ use kernel::{
         },
         Arc,
         CondVar,
-        Mutex,
-        UniqueArc, //
-    },
-    workqueue::{
-        impl_has_work,
-        Work,
-        WorkItem, //
+        Mutex, //
     }, //
 };
 
-/// Requests in the order of their arrival: a ring.
 struct Waiting {
-    places: KVVec<Option<Arc<Connection>>>,
-    first: usize,
-    len: usize,
-    /// Requests that are to be dropped, since their senders have gone. Has memory for as many as
-    /// there are places.
-    dead: KVVec<Arc<Connection>>,
-    /// Places kept free for requests that may be put back.
-    taken: usize,
+    /// In the order of their arrival. Has memory for `limit` of them.
+    requests: KVVec<Arc<Connection>>,
+    limit: usize,
     rejected: u32,
     /// The reason why no request is admitted any more.
     closed: Option<Error>,
 }
 
 impl Waiting {
-    /// Makes an empty ring of `len` places. Sleeps.
+    /// Makes room for `len` requests. Sleeps.
     fn new(len: u32) -> Result<Self> {
-        let mut places = KVVec::with_capacity(len as usize, GFP_KERNEL_ACCOUNT)?;
-        for _ in 0..len {
-            places.push(None, GFP_KERNEL_ACCOUNT)?;
-        }
         Ok(Self {
-            places,
-            first: 0,
-            len: 0,
-            dead: KVVec::with_capacity(len as usize, GFP_KERNEL_ACCOUNT)?,
-            taken: 0,
+            requests: KVVec::with_capacity(len as usize, GFP_KERNEL_ACCOUNT)?,
+            limit: len as usize,
             rejected: 0,
             closed: None,
         })
     }
 
-    fn place(&mut self, offset: usize) -> Option<&mut Option<Arc<Connection>>> {
-        let at = self.first.saturating_add(offset);
-        let at = at.checked_sub(self.places.len()).unwrap_or(at);
-        self.places.get_mut(at)
-    }
-
-    /// Returns the place behind the last request; [`None`] when all are in use.
-    fn free(&mut self) -> Option<&mut Option<Arc<Connection>>> {
-        if self.len.saturating_add(self.taken) >= self.places.len() {
-            return None;
+    /// Returns whether there is room for a request. Makes room if all places are taken: gives up
+    /// those whose senders have gone, or must have given up.
+    fn has_room(&mut self) -> bool {
+        if self.requests.len() >= self.limit {
+            self.requests
+                .retain(|request| !request.is_gone() && !request.expire());
         }
-        self.place(self.len)
-    }
-
-    fn pop(&mut self) -> Option<Arc<Connection>> {
-        if self.len == 0 {
-            return None;
-        }
-        let connection = self.place(0)?.take();
-        let next = self.first.saturating_add(1);
-        self.first = if next < self.places.len() { next } else { 0 };
-        self.len = self.len.saturating_sub(1);
-        connection
-    }
-
-    /// Moves the requests whose senders have gone to `dead`, as far as that has room.
-    fn move_dead(&mut self) {
-        let (len, mut kept) = (self.len, 0usize);
-        for offset in 0..len {
-            let Some(mut connection) = self.place(offset).and_then(Option::take) else {
-                continue;
-            };
-            if connection.is_dead() {
-                match self.dead.push_within_capacity(connection) {
-                    Ok(()) => continue,
-                    Err(full) => connection = full.0,
-                }
-            }
-            if let Some(place) = self.place(kept) {
-                *place = Some(connection);
-            }
-            kept = kept.saturating_add(1);
-        }
-        self.len = kept;
-    }
-
-    /// Puts `connection` before all others. There is a free place.
-    fn put_back(&mut self, connection: Arc<Connection>) {
-        let last = self.places.len().saturating_sub(1);
-        self.first = self.first.checked_sub(1).unwrap_or(last);
-        self.len = self.len.saturating_add(1);
-        if let Some(place) = self.place(0) {
-            *place = Some(connection);
-        }
+        self.closed.is_none() && self.requests.len() < self.limit
     }
 }
 
@@ -166,35 +98,6 @@ pub(crate) struct Backlog {
     #[pin]
     arrived: CondVar,
     file: Arc<FileEvents>,
-    /// Drops the requests whose senders have gone.
-    #[pin]
-    work: Work<Self>,
-}
-
-impl_has_work! {
-    impl HasWork<Self> for Backlog { self.work }
-}
-
-impl WorkItem for Backlog {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        // Otherwise the removal of the device drops them with the listener.
-        if let Ok(_guard) = this.device.enter() {
-            while let Some(connection) = this.take_dead() {
-                drop(connection);
-            }
-        }
-    }
-}
-
-impl Admitted for Backlog {
-    fn note_dead(self: Arc<Self>) {
-        self.waiting.lock().move_dead();
-        let device = self.device.clone();
-        // Work that is queued already will see it.
-        let _ = device.workqueue().enqueue(self);
-    }
 }
 
 impl Backlog {
@@ -217,7 +120,6 @@ impl Backlog {
                 waiting <- new_mutex!(waiting, "rust_ulp::Backlog::waiting"),
                 arrived <- new_condvar!("rust_ulp::Backlog::arrived"),
                 file,
-                work <- new_work!("rust_ulp::Backlog::work"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -230,93 +132,67 @@ impl Backlog {
 
     /// Returns the most requests that it holds.
     pub(crate) fn limit(&self) -> u32 {
-        self.waiting.lock().places.len() as u32
+        self.waiting.lock().limit as u32
     }
 
     /// Returns how many requests wait, and how many were rejected for want of room.
     pub(crate) fn usage(&self) -> (u32, u32) {
-        let waiting = self.waiting.lock();
-        (waiting.len as u32, waiting.rejected)
+        let mut waiting = self.waiting.lock();
+        waiting.requests.retain(|request| !request.is_gone());
+        (waiting.requests.len() as u32, waiting.rejected)
     }
 
     /// Takes the oldest request whose sender is still there. Sleeps.
     ///
-    /// The caller then calls [`Self::put_back`] or [`Self::forget`]. Returns [`etime`] when no
-    /// request arrives in time, [`EINTR`] when a signal arrives, and the error with which the
-    /// listener was closed.
+    /// Returns [`etime`] when no request arrives in time, [`EINTR`] when a signal arrives, and the
+    /// error with which the listener was closed.
     pub(crate) fn take(&self, deadline: &Deadline) -> Result<Arc<Connection>> {
         let mut waiting = self.waiting.lock();
         loop {
             if let Some(err) = waiting.closed {
                 return Err(err);
             }
-            let Some(connection) = waiting.pop() else {
-                if !deadline.wait(&self.arrived, &mut waiting)? {
-                    return Err(etime());
-                }
-                continue;
-            };
-            if !connection.is_dead() {
-                waiting.taken = waiting.taken.saturating_add(1);
-                return Ok(connection);
+            match waiting.requests.remove(0) {
+                Ok(request) if request.is_gone() => (),
+                Ok(request) => return Ok(request),
+                Err(_) if deadline.wait(&self.arrived, &mut waiting)? => (),
+                Err(_) => return Err(etime()),
             }
-            drop(waiting);
-            drop(connection);
-            waiting = self.waiting.lock();
         }
     }
 
-    /// Gives the places of requests back whose senders have gone, and returns a request to drop,
-    /// without the lock and not in a handler. Sleeps.
-    fn take_dead(&self) -> Option<Arc<Connection>> {
+    /// Puts a request back that was taken, and for which there is no handle. Rejects it when its
+    /// place is taken, or the listener closed. Sleeps.
+    pub(crate) fn put_back(&self, request: Arc<Connection>) {
         let mut waiting = self.waiting.lock();
-        waiting.move_dead();
-        waiting.dead.pop()
-    }
-
-    /// Puts a request back that was taken; drops it when the listener is closed. Sleeps.
-    pub(crate) fn put_back(self: &Arc<Self>, connection: Arc<Connection>) {
-        let mut waiting = self.waiting.lock();
-        waiting.taken = waiting.taken.saturating_sub(1);
-        if waiting.closed.is_some() {
-            drop(waiting);
-            return;
-        }
-        waiting.put_back(connection);
+        let is_back = waiting.has_room()
+            && (waiting.requests)
+                .insert_within_capacity(0, request.clone())
+                .is_ok();
         drop(waiting);
-        // Its sender may have gone since it was taken.
-        self.clone().note_dead();
-        self.arrived.notify_all();
-    }
-
-    /// Notes that a request that was taken is not put back.
-    pub(crate) fn forget(&self) {
-        let mut waiting = self.waiting.lock();
-        waiting.taken = waiting.taken.saturating_sub(1);
+        if is_back {
+            self.arrived.notify_all();
+        } else {
+            request.end(ENOENT);
+        }
     }
 
     /// Admits the request and takes it out of `arrived`. Returns [`EAGAIN`] when there is no room.
-    fn admit(self: &Arc<Self>, arrived: &mut Option<cm::Request<'_>>) -> Result {
+    fn admit(&self, arrived: &mut Option<cm::Request<'_>>) -> Result {
         let request = arrived.as_ref().ok_or(EINVAL)?;
-        let shared = Shared::requested(request, self.reads, self.file.clone(), self.clone())?;
-        let prepared = cm::Prepared::new(shared.clone())?;
-        let identifier = UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?;
-        let room = UniqueArc::new_uninit(GFP_KERNEL)?;
+        let (device, file) = (self.device.clone(), self.file.clone());
+        let connection = Connection::requested(request, self.reads, device, file)?;
+        let prepared = cm::Prepared::new(connection.clone())?;
         let mut waiting = self.waiting.lock();
-        let place = match waiting.closed {
-            None => waiting.free(),
-            Some(_) => None,
-        };
-        let Some(place) = place else {
+        if !waiting.has_room() {
             return Err(EAGAIN);
-        };
-        let Some(request) = arrived.take() else {
-            return Err(EINVAL);
-        };
-        let id = identifier.write(request.keep(prepared)).into();
-        let Ok(connection) = room.pin_init_with(Connection::of_identifier(id, shared));
-        *place = Some(connection.into());
-        waiting.len = waiting.len.saturating_add(1);
+        }
+        (waiting.requests)
+            .push_within_capacity(connection.clone())
+            .map_err(|_| EAGAIN)?;
+        if let Some(request) = arrived.take() {
+            connection.keep(request, prepared);
+        }
         Ok(())
     }
 }
@@ -355,7 +231,7 @@ impl cm::Listener for RequestHandler {
         if result.is_err() {
             waiting.rejected = waiting.rejected.saturating_add(1);
         }
-        let count = waiting.len as u32;
+        let count = waiting.requests.len() as u32;
         drop(waiting);
         trace::request(
             handle,
@@ -485,16 +361,11 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.close(ENOENT);
-        loop {
-            let connection = self.backlog.waiting.lock().pop();
-            let Some(connection) = connection else {
-                break;
-            };
+        // No other is admitted.
+        let requests = core::mem::take(&mut self.backlog.waiting.lock().requests);
+        for request in requests {
             // Rejects it. The lock is not held.
-            drop(connection);
-        }
-        while let Some(connection) = self.backlog.take_dead() {
-            drop(connection);
+            request.end(ENOENT);
         }
     }
 }

@@ -77,12 +77,12 @@ impl Object {
     }
 
     /// Ends what goes on with an object that was removed from the table, whoever else has a reference:
-    /// wakes the threads that wait for it, with `err`, shuts a queue pair down, and lets what a shared
-    /// receive queue uses go. Sleeps.
+    /// wakes the threads that wait for it, with `err`, ends a connection, shuts a queue pair down, and
+    /// lets what a shared receive queue uses go. Sleeps.
     pub(crate) fn end(&self, err: Error) {
         self.wake_waiters(err);
         match self {
-            Self::Connection(connection) => connection.end_background(),
+            Self::Connection(connection) => connection.end(err),
             Self::Qp(qp) => qp.shut_down(),
             Self::Srq(srq) => srq.release(),
             _ => (),
@@ -97,7 +97,7 @@ impl Object {
             Self::Qp(qp) => qp.set_handle(handle),
             Self::Srq(srq) => srq.set_handle(handle),
             Self::Grant(grant) => grant.set_handle(handle),
-            Self::Connection(connection) => connection.set_handle(handle),
+            Self::Connection(connection) => return connection.start(handle),
             Self::Listener(listener) => return listener.listen(handle),
             Self::Pd(_) | Self::Ah(_) => (),
         }

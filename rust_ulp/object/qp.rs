@@ -110,7 +110,7 @@ pub(crate) struct QpObject {
     capacity: Capacity,
     sig_all: bool,
     /// Whether a connection has it, see [`Claim`]. Held while its owner changes attributes.
-    /// Lock order: after `Connection::stepping`, before `PdObject::fast_reg`.
+    /// Lock order: after `Connection::id`, before `PdObject::fast_reg`.
     #[pin]
     claimed: Mutex<bool>,
     use_count: UseCount,
@@ -299,7 +299,11 @@ impl Counted for QpObject {
 }
 
 /// The right of one connection to a queue pair.
-pub(crate) struct Claim(UseRef<QpObject>);
+pub(crate) struct Claim {
+    qp: UseRef<QpObject>,
+    /// The state of the queue pair at that time.
+    from: State,
+}
 
 impl Claim {
     /// Claims `qp`. Sleeps. Returns [`eisconn`] when another connection has it.
@@ -307,12 +311,22 @@ impl Claim {
         if core::mem::replace(&mut *qp.claimed.lock(), true) {
             return Err(eisconn());
         }
-        Ok(Self(qp))
+        let from = qp.qp().state();
+        Ok(Self { qp, from })
+    }
+
+    /// Gives the queue pair free, after it was brought back to RESET unless it is in the state of
+    /// the beginning still. Sleeps.
+    pub(super) fn give_back(self) {
+        if self.qp().state() != self.from {
+            // When the driver refuses, the queue pair is as bad as it can be.
+            let _ = self.move_to(State::Reset);
+        }
     }
 
     /// Returns the queue pair.
     pub(super) fn object(&self) -> Arc<QpObject> {
-        self.0.object().clone()
+        self.qp.object().clone()
     }
 }
 
@@ -320,12 +334,12 @@ impl Deref for Claim {
     type Target = QpObject;
 
     fn deref(&self) -> &QpObject {
-        &self.0
+        &self.qp
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        *self.0.claimed.lock() = false;
+        *self.qp.claimed.lock() = false;
     }
 }

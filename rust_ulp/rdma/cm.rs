@@ -558,7 +558,7 @@ impl LockedId<'_> {
 /// struct Log;
 ///
 /// impl Handler for Log {
-///     fn event(&self, _id: &LockedId<'_>, event: &Event<'_>) {
+///     fn event(self: &Arc<Self>, _id: &LockedId<'_>, event: &Event<'_>) {
 ///         pr_info!("event {} with status {}\n", event.number(), event.status());
 ///     }
 /// }
@@ -566,7 +566,7 @@ impl LockedId<'_> {
 pub(crate) trait Handler: Send + Sync + 'static {
     /// The connection raised `event`. Process context with the handler mutex held: may sleep, but
     /// not for long; must not drop the identifier.
-    fn event(&self, id: &LockedId<'_>, event: &Event<'_>);
+    fn event(self: &Arc<Self>, id: &LockedId<'_>, event: &Event<'_>);
 }
 
 /// The owner of a listener's identifier.
@@ -612,7 +612,7 @@ struct Hook<T> {
 /// struct Caller;
 ///
 /// impl Handler for Caller {
-///     fn event(&self, id: &LockedId<'_>, event: &Event<'_>) {
+///     fn event(self: &Arc<Self>, id: &LockedId<'_>, event: &Event<'_>) {
 ///         let result = match event {
 ///             Event::RouteResolved => id.connect(&Parameters::default(), b"hello"),
 ///             Event::Response(_) => id.establish(),
@@ -692,7 +692,7 @@ impl<T> OwnedId<T> {
     ///
     /// `id` is the identifier of an [`OwnedId<T>`], or of a request to it that nobody has kept, and
     /// the handler mutex is held during `'a`.
-    unsafe fn owner<'a>(id: *mut bindings::rdma_cm_id) -> &'a T {
+    unsafe fn owner<'a>(id: *mut bindings::rdma_cm_id) -> &'a Arc<T> {
         // SAFETY: By the type invariant the context is a hook. It is freed only after the
         // identifier is destroyed, which waits for the mutex.
         let hook = unsafe { &*bindings::rust_ulp_h_cm_hook(id).cast::<Hook<T>>() };
@@ -852,7 +852,7 @@ impl<L: Listener> OwnedId<L> {
 /// struct Kept;
 ///
 /// impl Handler for Kept {
-///     fn event(&self, _id: &LockedId<'_>, _event: &Event<'_>) {}
+///     fn event(self: &Arc<Self>, _id: &LockedId<'_>, _event: &Event<'_>) {}
 /// }
 ///
 /// fn keep(request: Request<'_>) -> Result<OwnedId<Kept>> {

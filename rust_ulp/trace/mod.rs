@@ -53,10 +53,7 @@ tracepoints! {
     rust_ulp_wait as wait(file: u32, cq: u32, unread: u32, error: i32);
     rust_ulp_cm_event as cm_event(handle: u32, event: u32, status: i32);
     rust_ulp_request as request(listener: u32, peer_qp_num: u32, waiting: u32, error: i32);
-    rust_ulp_connect as connect(
-        handle: u32, qp_num: u32, resolve_us: u32, route_us: u32, connect_us: u32, error: i32,
-    );
-    rust_ulp_accept as accept(handle: u32, qp_num: u32, error: i32);
+    rust_ulp_connect as connect(handle: u32, qp_num: u32, error: i32);
     rust_ulp_grant_end as grant_end(file: u32, handle: u32, rkey: u32, reason: u32);
     rust_ulp_disconnect as disconnect(handle: u32, by_peer: bool);
 }

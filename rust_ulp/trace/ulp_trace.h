@@ -310,26 +310,8 @@ TRACE_EVENT(rust_ulp_request,
 		  __entry->peer_qp_num, __entry->waiting, __entry->error)
 );
 
-/* CONNECT has ended. The times are those of struct rust_ulp_connect. */
+/* An attempt of CONNECT or ACCEPT has ended. rust_ulp_cm_event tells when each step did. */
 TRACE_EVENT(rust_ulp_connect,
-	TP_PROTO(u32 handle, u32 qp_num, u32 resolve_us, u32 route_us, u32 connect_us, int error),
-	TP_ARGS(handle, qp_num, resolve_us, route_us, connect_us, error),
-	TP_STRUCT__entry(
-		__field(u32, handle) __field(u32, qp_num) __field(u32, resolve_us)
-		__field(u32, route_us) __field(u32, connect_us) __field(int, error)
-	),
-	TP_fast_assign(
-		__entry->handle = handle; __entry->qp_num = qp_num;
-		__entry->resolve_us = resolve_us; __entry->route_us = route_us;
-		__entry->connect_us = connect_us; __entry->error = error;
-	),
-	TP_printk("handle=0x%x qpn=%u resolve_us=%u route_us=%u connect_us=%u error=%d",
-		  __entry->handle, __entry->qp_num, __entry->resolve_us, __entry->route_us,
-		  __entry->connect_us, __entry->error)
-);
-
-/* ACCEPT has ended. */
-TRACE_EVENT(rust_ulp_accept,
 	TP_PROTO(u32 handle, u32 qp_num, int error),
 	TP_ARGS(handle, qp_num, error),
 	TP_STRUCT__entry(

@@ -31,12 +31,11 @@ numbers! {
         IOC_CQ_EVENTFD = io(0x22);
     u32: IOC_LISTEN = io(0x30), IOC_GET_REQUEST = io(0x31), IOC_ACCEPT = io(0x32),
         IOC_REJECT = io(0x33), IOC_CONNECT = io(0x34), IOC_DISCONNECT = io(0x35),
-        IOC_CONN_QUERY = io(0x36);
+        IOC_CONN_QUERY = io(0x36), IOC_CONN_WAIT = io(0x37);
     u32: IOC_BUFFER_REGISTER = io(0x40), IOC_BUFFER_IMPORT = io(0x41), IOC_BUFFER_QUERY = io(0x42),
         IOC_GRANT_QUERY = io(0x44);
     usize: NAME_MAX = 64;
     u32: TIMEOUT_ABSOLUTE = 1 << 0;
-    u32: NONBLOCK = 1 << 1;
     u64: TIMEOUT_INFINITE = 0xffffffffffffffff;
     u64: FEATURE_CALL = 1 << 0, FEATURE_GRANTS = 1 << 1, FEATURE_SRQ = 1 << 2,
         FEATURE_DATAGRAM = 1 << 3, FEATURE_EVENTS = 1 << 4, FEATURE_CM = 1 << 5,
@@ -298,10 +297,10 @@ abi! {
         @108 private_len: u32, @112 private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Accepts a request.
-    struct Accept = rust_ulp_accept, 328 bytes, IOC_ACCEPT "ACCEPT" {
-        @0 size: u32, @4 flags: u32, @8 request: u32, @12 qp: u32, @16 timeout_ns: u64,
-        @24 param: ConnParam, @56 agreed: ConnParam, @88 pad: u32, @92 private_len: u32,
-        @96 private_data: [u8; CM_PRIVATE_MAX], @320 user_data: u64
+    struct Accept = rust_ulp_accept, 288 bytes, IOC_ACCEPT "ACCEPT" {
+        @0 size: u32, @4 flags: u32, @8 request: u32, @12 qp: u32, @16 param: ConnParam,
+        @48 pad: u32, @52 private_len: u32, @56 private_data: [u8; CM_PRIVATE_MAX],
+        @280 user_data: u64
     }
     /// Rejects a request.
     struct Reject = rust_ulp_reject, 240 bytes, IOC_REJECT "REJECT" {
@@ -309,13 +308,16 @@ abi! {
         @16 private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Connects a queue pair to a listener.
-    struct Connect = rust_ulp_connect, 648 bytes, IOC_CONNECT "CONNECT" {
-        @0 size: u32, @4 flags: u32, @8 qp: u32, @12 handle: u32, @16 timeout_ns: u64,
-        @24 dst: Addr, @48 src: Addr, @72 local: Addr, @96 param: ConnParam, @128 agreed: ConnParam,
-        @160 private_len: u32, @164 peer_qp_num: u32, @168 reject_reason: u32, @172 resolve_us: u32,
-        @176 route_us: u32, @180 connect_us: u32, @184 private_data: [u8; CM_PRIVATE_MAX],
-        @408 pad: u32, @412 peer_private_len: u32, @416 peer_private_data: [u8; CM_PRIVATE_MAX],
-        @640 user_data: u64
+    struct Connect = rust_ulp_connect, 336 bytes, IOC_CONNECT "CONNECT" {
+        @0 size: u32, @4 flags: u32, @8 qp: u32, @12 handle: u32, @16 dst: Addr, @40 src: Addr,
+        @64 param: ConnParam, @96 pad: u32, @100 private_len: u32,
+        @104 private_data: [u8; CM_PRIVATE_MAX], @328 user_data: u64
+    }
+    /// Waits for the end of an attempt to connect.
+    struct ConnWait = rust_ulp_conn_wait, 312 bytes, IOC_CONN_WAIT "CONN_WAIT" {
+        @0 size: u32, @4 flags: u32, @8 conn: u32, @12 peer_qp_num: u32, @16 timeout_ns: u64,
+        @24 local: Addr, @48 agreed: ConnParam, @80 reject_reason: u32, @84 private_len: u32,
+        @88 private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Ends a connection.
     struct Disconnect = rust_ulp_disconnect, 16 bytes, IOC_DISCONNECT "DISCONNECT" {

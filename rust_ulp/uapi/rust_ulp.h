@@ -14,17 +14,16 @@
  *    that is not zero. Where a comment does not describe @flags, no flag is defined.
  *  - A handle identifies an object. It is a number from 1 to 2^31 - 1, and is valid only in the
  *    open file that created the object.
- *  - A command that fails changes nothing, with two exceptions. ACCEPT, ATTACH, CANCEL,
- *    QP_MODIFY and SUBMIT return EFAULT after they have taken effect if the kernel can write the
- *    beginning of the struct but not its end. QP_MODIFY leaves the queue pair in ERR if the driver
- *    fails in the middle of the command.
- *  - @timeout_ns of a command that waits (ACCEPT, CONNECT, GET_REQUEST, SUBMIT) is a number of
- *    nanoseconds from the start of the command, and that of a work request from its post. 0
- *    leaves no time: a wait ends at once, and what cannot end at once (an attempt to connect, a
- *    work request) is refused with EINVAL. RUST_ULP_TIMEOUT_INFINITE sets no limit. With the flag
- *    RUST_ULP_TIMEOUT_ABSOLUTE, or RUST_ULP_REQUEST_ABSOLUTE, it is a time of CLOCK_MONOTONIC. If
- *    the time runs out, a wait ends with ETIME, and a work request with
- *    RUST_ULP_WC_STATUS_TIMEOUT; ETIMEDOUT is of the network.
+ *  - A command that fails changes nothing, with two exceptions. ATTACH, CANCEL, QP_MODIFY and
+ *    SUBMIT return EFAULT after they have taken effect if the kernel can write the beginning of the
+ *    struct but not its end. QP_MODIFY leaves the queue pair in ERR if the driver fails in the
+ *    middle of the command.
+ *  - @timeout_ns of a command that waits (CONN_WAIT, GET_REQUEST, SUBMIT) is a number of
+ *    nanoseconds from the start of the command, and that of a work request from its post. 0 leaves
+ *    no time: a wait ends at once, and a work request is refused with EINVAL.
+ *    RUST_ULP_TIMEOUT_INFINITE sets no limit. With the flag RUST_ULP_TIMEOUT_ABSOLUTE, or
+ *    RUST_ULP_REQUEST_ABSOLUTE, it is a time of CLOCK_MONOTONIC. If the time runs out, a wait ends
+ *    with ETIME, and a work request with RUST_ULP_WC_STATUS_TIMEOUT; ETIMEDOUT is of the network.
  *  - A signal ends a wait with EINTR. A command that has slept writes to @timeout_ns what is left
  *    of it, unless it is absolute or infinite. A caller that repeats the command with the same
  *    struct thus waits until the same time.
@@ -122,7 +121,8 @@
 #define RUST_ULP_IOC_CONNECT		_IO(RUST_ULP_IOC_MAGIC, 0x34)
 #define RUST_ULP_IOC_DISCONNECT		_IO(RUST_ULP_IOC_MAGIC, 0x35)
 #define RUST_ULP_IOC_CONN_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x36)
-/* 0x37 to 0x3f: other commands of connections */
+#define RUST_ULP_IOC_CONN_WAIT		_IO(RUST_ULP_IOC_MAGIC, 0x37)
+/* 0x38 to 0x3f: other commands of connections */
 #define RUST_ULP_IOC_BUFFER_REGISTER	_IO(RUST_ULP_IOC_MAGIC, 0x40)
 #define RUST_ULP_IOC_BUFFER_IMPORT	_IO(RUST_ULP_IOC_MAGIC, 0x41)
 #define RUST_ULP_IOC_BUFFER_QUERY	_IO(RUST_ULP_IOC_MAGIC, 0x42)
@@ -131,17 +131,8 @@
 
 #define RUST_ULP_NAME_MAX	64	/* IB_DEVICE_NAME_MAX, including the NUL */
 
-/*
- * rust_ulp_accept.flags, rust_ulp_connect.flags, rust_ulp_get_request.flags and
- * rust_ulp_submit.flags
- */
+/* rust_ulp_get_request.flags and rust_ulp_submit.flags */
 #define RUST_ULP_TIMEOUT_ABSOLUTE	(1U << 0)	/* @timeout_ns: CLOCK_MONOTONIC */
-
-/*
- * rust_ulp_accept.flags and rust_ulp_connect.flags: do not wait. @timeout_ns is 0, and no other
- * flag is set.
- */
-#define RUST_ULP_NONBLOCK		(1U << 1)
 
 /* A @timeout_ns: no limit. Signals, DESTROY and device removal end a wait. */
 #define RUST_ULP_TIMEOUT_INFINITE	0xffffffffffffffffULL
@@ -1424,8 +1415,8 @@ struct rust_ulp_destroy {
 #define RUST_ULP_EVENT_TIMEWAIT_EXIT	274	/* @handle: the connection */
 #define RUST_ULP_EVENT_ADDR_CHANGE	275	/* @handle: the connection or listener */
 #define RUST_ULP_EVENT_UNREACHABLE	276	/* @handle: the connection; no answer; merged */
-#define RUST_ULP_EVENT_ESTABLISHED	277	/* @handle: the connection; of a pending attempt */
-#define RUST_ULP_EVENT_CONNECT_FAILED	278	/* the same; @info: the errno, a positive number */
+#define RUST_ULP_EVENT_ESTABLISHED	277	/* @handle: the connection */
+#define RUST_ULP_EVENT_CONNECT_FAILED	278	/* @handle; @info: the errno, a positive number */
 
 /**
  * struct rust_ulp_event - describes one event, in the records that read() returns
@@ -1470,24 +1461,21 @@ struct rust_ulp_event {
  * EACCES         LISTEN, CONNECT: a local port below 1024 needs CAP_NET_BIND_SERVICE
  * EADDRINUSE     LISTEN: the port is in use
  * EADDRNOTAVAIL  no device has that local address
- * ECONNREFUSED   CONNECT: the peer rejected; see @reject_reason and the private data
- * ECONNRESET     ACCEPT, CONNECT: the peer closed the connection during the handshake
+ * ECONNREFUSED   CONN_WAIT: the peer rejected; see @reject_reason and the private data
+ * ECONNRESET     ACCEPT, CONN_WAIT: the peer closed the connection during the handshake
  * EHOSTUNREACH, ENETUNREACH  there is no route, or no host answers for that address
- * EINTR          a signal interrupted the wait; ACCEPT, CONNECT: the attempt is pending
+ * EINTR          a signal interrupted the wait; CONN_WAIT: the attempt goes on
  * EISCONN        the queue pair or the request already has a connection; QP_MODIFY: it has one
- * ENOTCONN       the connection has ended
- * ETIME          the time of the wait ran out; ACCEPT, CONNECT: the attempt is pending
+ * ENOTCONN       the connection has ended, or was not begun
+ * ETIME          the time of the wait ran out; CONN_WAIT: the attempt goes on
  * ETIMEDOUT      the peer does not answer
  * EXDEV          the local address, the route to the peer, or the request belongs to another device
  *
- * An attempt to connect is pending after ACCEPT or CONNECT with RUST_ULP_NONBLOCK, and after one
- * whose wait ended with ETIME or EINTR:
+ * CONNECT and ACCEPT begin an attempt to connect, and do not wait for its end:
  *
- *  - Its end is an event: RUST_ULP_EVENT_ESTABLISHED or RUST_ULP_EVENT_CONNECT_FAILED.
- *  - The command, repeated with the same struct, waits for that end, and then returns what the
- *    first one would have returned. @handle of struct rust_ulp_connect names the attempt: it is not
- *    0. Of the other members, only @flags and @timeout_ns are used.
- *  - CONN_QUERY returns RUST_ULP_CONN_CONNECTING. DESTROY gives the attempt up.
+ *  - CONN_WAIT waits for the end, and returns what was agreed, or the error.
+ *  - The end is an event, too: RUST_ULP_EVENT_ESTABLISHED or RUST_ULP_EVENT_CONNECT_FAILED.
+ *  - CONN_QUERY returns RUST_ULP_CONN_CONNECTING until then. DESTROY gives the attempt up.
  *  - An attempt that fails gives its queue pair back before the event. The handle stays valid, with
  *    the state RUST_ULP_CONN_FAILED, until DESTROY.
  *
@@ -1576,7 +1564,9 @@ struct rust_ulp_conn_param {
  * struct rust_ulp_listen - creates a listener
  * @addr: [in, out] Local address, all zero for any; out: the port, if that was 0.
  * @backlog: [in; requests; 1 to 1024] Maximum pending requests; the kernel rejects more. A request
- *   counts until ACCEPT or REJECT; on RoCE and InfiniBand, until its sender says that it gave up.
+ *   counts until GET_REQUEST, or until its sender says that it gave up. When all places are taken,
+ *   the kernel rejects requests that are older than 69 s: the connection manager of their senders
+ *   gives up by then.
  * @handle: [out; handle] The new listener.
  * @user_data: [in; any] The kernel copies it to events of the listener.
  */
@@ -1632,8 +1622,7 @@ struct rust_ulp_get_request {
 /*
  * Errnos of ACCEPT:
  *
- *  EINVAL      a right, a flag or @path_mtu is not defined; @timeout_ns is 0 without NONBLOCK, or
- *              not 0 with it; bytes beyond @private_len are not zero
+ *  EINVAL      a right, a flag or @path_mtu is not defined; bytes beyond @private_len are not zero
  *  ERANGE      a parameter is outside its range, or exceeds the device's reads and atomics;
  *              @path_mtu is below the request's
  *  EMSGSIZE    @private_len exceeds 196
@@ -1642,9 +1631,7 @@ struct rust_ulp_get_request {
  *  EISCONN     the queue pair has a connection, or the request was accepted
  *  ENOTCONN    the connection request has ended
  *  ECONNRESET  the peer has ended; the request has failed
- *  ETIME       the time ran out; the attempt is pending
- *  ETIMEDOUT   the peer does not answer; the request has failed
- *  EINTR       a signal arrived; the attempt is pending
+ *  ETIMEDOUT   the request was too old, and has failed
  *  ENOENT, EBADFD, ENOMEM  a shared cause
  *  EHOSTUNREACH, ENETUNREACH  no path leads to the peer any more: the core resolves its address
  *              again for RTR
@@ -1652,26 +1639,22 @@ struct rust_ulp_get_request {
 
 /**
  * struct rust_ulp_accept - accepts a request
- * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE, RUST_ULP_NONBLOCK.
  * @request: [in; handle] The request; on success the handle becomes that of the connection.
  * @qp: [in; handle] Queue pair.
- * @timeout_ns: [in, out; ns] How long to wait for the peer; out: what is left. EINVAL: 0 for an
- *   attempt that begins, unless RUST_ULP_NONBLOCK is set.
  * @param: [in] Requested parameters.
- * @agreed: [out] Negotiated parameters.
  * @private_len: [in; bytes; 0 to 196] Length of the private data.
  * @private_data: [in; bytes] The private data, then zeros.
  * @user_data: [in; any] The kernel copies it to events of the connection.
  *
- * ACCEPT and CONNECT bring a queue pair from RESET to RTS. If they fail, it stays in RESET. The
- * caller may bring the queue pair to INIT first, to post receives. A command that fails then leaves
- * it in INIT with its receives, unless both sides have answered each other already: in that case
- * the queue pair is in RESET and its receives are flushed.
+ * An attempt brings the queue pair from RESET to RTS: ACCEPT before it answers, and the kernel when
+ * the peer has answered CONNECT. If the attempt fails, the queue pair is in RESET. The caller may
+ * bring the queue pair to INIT first, to post receives. An attempt that fails then leaves it in
+ * INIT with its receives, unless both sides have answered each other already: in that case the
+ * queue pair is in RESET and its receives are flushed.
  *
  * If ACCEPT fails with ECONNRESET, ETIMEDOUT or an error of the connection manager, the request has
- * failed (RUST_ULP_CONN_FAILED), and only DESTROY is left for it. After ETIME and EINTR the attempt
- * is pending. After any other error the request is unchanged. A CONNECT that fails with another
- * error than ETIME and EINTR, and began the attempt, leaves no connection.
+ * failed (RUST_ULP_CONN_FAILED), and only DESTROY is left for it. After any other error the request
+ * is unchanged.
  *
  * A connection uses its queue pair until DESTROY of the connection, which disconnects.
  */
@@ -1680,9 +1663,7 @@ struct rust_ulp_accept {
 	__u32 flags;
 	__u32 request;
 	__u32 qp;
-	__aligned_u64 timeout_ns;
 	struct rust_ulp_conn_param param;
-	struct rust_ulp_conn_param agreed;
 	__u32 pad;
 	__u32 private_len;
 	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
@@ -1719,20 +1700,11 @@ struct rust_ulp_reject {
  *
  *  EINVAL      the address family is not supported; the destination is missing, the wildcard
  *              address or port 0; source and destination have different families; a right, a flag
- *              or @path_mtu is not defined; @timeout_ns is 0 without NONBLOCK, or not 0 with it;
- *              bytes beyond @private_len are not zero
+ *              or @path_mtu is not defined; bytes beyond @private_len are not zero
  *  EACCES      a source port below 1024 without CAP_NET_BIND_SERVICE
  *  EADDRNOTAVAIL  no device has the source address
- *  EHOSTUNREACH  there is no route to the address, no host answers for it, or it is a wildcard
- *              address
+ *  EHOSTUNREACH  there is no route to the address, or it is a wildcard address
  *  ENETUNREACH  there is no route to the network
- *  EXDEV       the source address or the route belongs to another device than the file's
- *  ECONNREFUSED  the peer rejected the request, or no program listens: see @reject_reason (28: the
- *              peer called REJECT)
- *  ECONNRESET  the peer ended while the connection was established
- *  ETIME       the time ran out; the attempt is pending
- *  ETIMEDOUT   the peer does not answer: the time of the connection manager ran out
- *  EINTR       a signal arrived; the attempt is pending
  *  ERANGE      a parameter is outside its range, or exceeds the device's reads and atomics
  *  EMSGSIZE    @private_len exceeds 56
  *  EOPNOTSUPP  the queue pair is not RC
@@ -1744,27 +1716,13 @@ struct rust_ulp_reject {
 
 /**
  * struct rust_ulp_connect - connects a queue pair to a listener
- * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE, RUST_ULP_NONBLOCK.
  * @qp: [in; handle] Queue pair.
- * @handle: [in, out; handle or 0] in: 0, or the connection of a pending attempt; out: the
- *   connection.
- * @timeout_ns: [in, out; ns] How long to wait; out: what is left. EINVAL: 0 for an attempt that
- *   begins, unless RUST_ULP_NONBLOCK is set.
+ * @handle: [out; handle] The connection.
  * @dst: [in] Address of the peer.
  * @src: [in] Local address; @family 0: that of the route.
- * @local: [out] The local address in use.
  * @param: [in] Requested parameters.
- * @agreed: [out] Negotiated parameters.
  * @private_len: [in; bytes; 0 to 56] Length of the private data.
- * @peer_qp_num: [out; 24 bits] Number of the queue pair of the peer.
- * @reject_reason: [out; number] Valid even if the command fails: 0, or a reason of IBA 12.6.7.2; 28
- *   stands for the peer's REJECT.
- * @resolve_us: [out; us] Time until the address was resolved.
- * @route_us: [out; us] Time until the route was resolved.
- * @connect_us: [out; us] Time until the peer answered.
  * @private_data: [in; bytes] The private data, then zeros.
- * @peer_private_len: [out; bytes; 0 to 224] Length of the peer's private data.
- * @peer_private_data: [out; bytes] The private data of the peer, valid even if the command fails.
  * @user_data: [in; any] The kernel copies it to events of the connection.
  */
 struct rust_ulp_connect {
@@ -1772,23 +1730,64 @@ struct rust_ulp_connect {
 	__u32 flags;
 	__u32 qp;
 	__u32 handle;
-	__aligned_u64 timeout_ns;
 	struct rust_ulp_addr dst;
 	struct rust_ulp_addr src;
-	struct rust_ulp_addr local;
 	struct rust_ulp_conn_param param;
-	struct rust_ulp_conn_param agreed;
-	__u32 private_len;
-	__u32 peer_qp_num;
-	__u32 reject_reason;
-	__u32 resolve_us;
-	__u32 route_us;
-	__u32 connect_us;
-	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
 	__u32 pad;
-	__u32 peer_private_len;
-	__u8 peer_private_data[RUST_ULP_CM_PRIVATE_MAX];
+	__u32 private_len;
+	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
 	__aligned_u64 user_data;
+};
+
+/*
+ * Errnos of CONN_WAIT:
+ *
+ *  ENOTCONN    it is a request: ACCEPT has not begun, or REJECT has ended it
+ *  EADDRNOTAVAIL  CONNECT: no device has the source address
+ *  EHOSTUNREACH  CONNECT: there is no route to the address, or no host answers for it
+ *  ENETUNREACH  CONNECT: there is no route to the network
+ *  EXDEV       CONNECT: the source address or the route belongs to another device than the file's
+ *  ECONNREFUSED  the peer rejected the request, or no program listens: see @reject_reason (28: the
+ *              peer called REJECT)
+ *  ECONNRESET  the peer ended while the connection was established
+ *  ETIMEDOUT   the peer does not answer: the time of the connection manager ran out
+ *  EPROTO      the peer answered with an MTU that is not defined
+ *  ETIME       the time ran out; the attempt goes on
+ *  EINTR       a signal arrived; the attempt goes on
+ *  ENOENT      the file has no such handle, or another thread destroyed the connection during the
+ *              wait
+ *  EBADFD, ENOMEM  a shared cause
+ */
+
+/**
+ * struct rust_ulp_conn_wait - waits for the end of an attempt to connect
+ * @conn: [in; handle] The connection that CONNECT or ACCEPT began.
+ * @peer_qp_num: [out; 24 bits] Number of the queue pair of the peer.
+ * @timeout_ns: [in, out; ns] How long to wait; out: what is left.
+ * @local: [out] The local address in use.
+ * @agreed: [out] Negotiated parameters.
+ * @reject_reason: [out; number] Valid even if the command fails: 0, or a reason of IBA 12.6.7.2; 28
+ *   stands for the peer's REJECT.
+ * @private_len: [out; bytes; 0 to 224] Length of the private data; the connection manager pads it
+ *   with zeros.
+ * @private_data: [out; bytes] The private data of the peer, valid even if the command fails. After
+ *   ACCEPT, that of the request.
+ *
+ * Any number of threads may wait. A wait that ends changes nothing: CONN_WAIT returns the same
+ * values, or the same error, each time until DESTROY. A connection that was established and has
+ * ended since was established: CONN_QUERY tells its present state.
+ */
+struct rust_ulp_conn_wait {
+	__u32 size;
+	__u32 flags;
+	__u32 conn;
+	__u32 peer_qp_num;
+	__aligned_u64 timeout_ns;
+	struct rust_ulp_addr local;
+	struct rust_ulp_conn_param agreed;
+	__u32 reject_reason;
+	__u32 private_len;
+	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
 };
 
 /*

@@ -426,12 +426,12 @@ def mixed():
             "--backend",
             backend,
             "-e",
-            rows=6,
+            rows=4,
         )
         if report:
             steps = [row["step"] for row in report["rows"]]
             said(
-                steps == ["buffer", "address", "route", "connect", "write", "total"],
+                steps == ["buffer", "connect", "write", "total"],
                 f"connect by {backend}: steps",
                 steps,
             )

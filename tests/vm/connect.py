@@ -81,11 +81,12 @@ def private(data):
 
 
 class Refused(OSError):
-    """CONNECT failed, and the struct says more."""
+    """An attempt failed, and the struct of CONN_WAIT says more."""
 
-    def __init__(self, err, got):
+    def __init__(self, err, got=None):
         super().__init__(err, os.strerror(err))
-        self.reason, self.data = got.reject_reason, bytes(got.peer_private_data[: got.peer_private_len])
+        self.reason = got.reject_reason if got else 0
+        self.data = bytes(got.private_data[: got.private_len]) if got else b""
 
 
 def listen(file, where="0.0.0.0", port=0, backlog=16, scope=0):
@@ -96,57 +97,63 @@ def get_request(file, listener, seconds=10):
     return file.call("GET_REQUEST", listener=listener, timeout_ns=hang_ns(seconds))
 
 
-def connect(end, where, port, data=b"", seconds=None, src=None, scope=0, **more):
-    """CONNECT, with a time-out of so many seconds, or one that only a hang meets."""
+def start(end, where, port, data=b"", src=None, scope=0, **more):
+    """CONNECT: its struct, with the handle of the attempt."""
     arg = S["connect"](
-        qp=end.qp.handle,
-        timeout_ns=int(seconds * SECOND) if seconds else hang_ns(),
-        dst=addr(where, port, scope),
-        src=src or addr(),
-        param=param(**more),
-        **private(data),
+        qp=end.qp.handle, dst=addr(where, port, scope), src=src or addr(), param=param(**more), **private(data)
     )
     failed, arg = end.file.issue("CONNECT", arg)
     if failed:
-        if arg.handle:  # it is pending
-            end.file.destroy(arg.handle)
-        raise Refused(failed, arg)
+        raise Refused(failed)
     return arg
 
 
-def accept(end, request, data=b"", seconds=None, **more):
-    """ACCEPT. What is pending or has failed is destroyed."""
+def wait(file, handle, seconds=None):
+    """CONN_WAIT, with a time-out of so many seconds, or one that only a hang meets: its errno and its struct."""
+    return file.issue(
+        "CONN_WAIT", S["conn_wait"](conn=handle, timeout_ns=hang_ns() if seconds is None else int(seconds * SECOND))
+    )
+
+
+def ended_well(file, handle, seconds=None):
+    """The struct of CONN_WAIT. An attempt that fails, or does not end, is destroyed."""
+    failed, got = wait(file, handle, seconds)
+    if failed:
+        if failed not in (errno.ENODEV, errno.ENXIO, errno.ENOENT):
+            file.destroy(handle)
+        raise Refused(failed, got)
+    got.handle = handle
+    return got
+
+
+def connect(end, where, port, data=b"", seconds=None, **more):
+    """CONNECT, and CONN_WAIT with that time-out. What does not succeed is destroyed."""
+    asked = start(end, where, port, data, **more)
+    got = ended_well(end.file, asked.handle, seconds)
+    got.asked = asked
+    return got
+
+
+def begin_accept(end, request, data=b"", **more):
+    """ACCEPT. A request that has failed by it is destroyed."""
     try:
-        return end.file.call(
-            "ACCEPT",
-            request=request,
-            qp=end.qp.handle,
-            timeout_ns=int(seconds * SECOND) if seconds else hang_ns(),
-            param=param(**more),
-            **private(data),
-        )
+        return end.file.call("ACCEPT", request=request, qp=end.qp.handle, param=param(**more), **private(data))
     except OSError as e:
-        if e.errno not in (errno.ENODEV, errno.ENXIO, errno.ENOENT):
-            state = query(end.file, request).state
-            if state in (N["CONN_CONNECTING"], N["CONN_FAILED"]):
-                end.file.destroy(request)
+        if (
+            e.errno not in (errno.ENODEV, errno.ENXIO, errno.ENOENT)
+            and query(end.file, request).state == N["CONN_FAILED"]
+        ):
+            end.file.destroy(request)
         raise
 
 
-def start(end, where, port, **more):
-    """CONNECT that does not wait: its struct, to be issued again."""
-    more = {"param": param()} | private(grant_of(end)) | more
-    arg = S["connect"](qp=end.qp.handle, flags=N["NONBLOCK"], dst=addr(where, port), **more)
-    failed, arg = end.file.issue("CONNECT", arg)
-    if failed:
-        raise Refused(failed, arg)
-    return arg
-
-
-def finish(end, arg, seconds=20):
-    """The errno of the CONNECT with that struct, which waits for an attempt that is pending."""
-    arg.flags, arg.timeout_ns = 0, hang_ns(seconds)
-    return end.file.issue("CONNECT", arg)[0]
+def accept(end, request, data=b"", seconds=None, **more):
+    """ACCEPT, and CONN_WAIT with that time-out. What does not succeed is destroyed, but for a request that still
+    waits."""
+    asked = begin_accept(end, request, data, **more)
+    got = ended_well(end.file, request, seconds)
+    got.asked = asked
+    return got
 
 
 def heard(end, event, handle, seconds=20):
@@ -278,15 +285,10 @@ def test_write(r):
     r.equal("padded with zeros", (request.private_len, bytes(request.private_data[17:56])), (56, bytes(39)))
     r.equal("it names the requester", (text_of(request.peer), request.peer_qp_num), ("10.9.0.2", c.qp.num))
     r.equal("and the listener", (text_of(request.local), request.local.port), ("10.9.0.1", server.port))
-    r.equal("CONNECT names the peer", got.peer_qp_num, server.end.qp.num)
+    r.equal("CONN_WAIT names the peer", got.peer_qp_num, server.end.qp.num)
     r.equal("and the address used", text_of(got.local), "10.9.0.2")
-    r.check(
-        "times are in order",
-        0 < got.resolve_us <= got.route_us <= got.connect_us,
-        (got.resolve_us, got.route_us, got.connect_us),
-    )
     r.equal("both queue pairs are in RTS", (qp_state(c), qp_state(server.end)), (3, 3))
-    r.equal("a write to the listener's side", write_to(c, bytes(got.peer_private_data), b"ping").status, 0)
+    r.equal("a write to the listener's side", write_to(c, bytes(got.private_data), b"ping").status, 0)
     r.equal("arrives", server.end.buffer.map[4096:4100], b"ping")
     r.equal("a write to the connecting side", write_to(server.end, bytes(request.private_data), b"pong").status, 0)
     r.equal("arrives too", c.buffer.map[4096:4100], b"pong")
@@ -388,14 +390,10 @@ def test_inputs(r):
     ):
         r.equal(f"LISTEN, {name}", error_of(f.call, "LISTEN", **good | fields), want)
 
-    good = {"qp": qp, "dst": peer, "timeout_ns": SECOND, "param": param()}
+    good = {"qp": qp, "dst": peer, "param": param()}
     for name, fields, want in (
-        ("a flag", {"flags": 4}, "EINVAL"),
-        ("no time", {"timeout_ns": 0}, "EINVAL"),
-        ("no waiting, and a time", {"flags": N["NONBLOCK"]}, "EINVAL"),
-        ("no waiting until a time", {"flags": N["NONBLOCK"] | 1, "timeout_ns": 0}, "EINVAL"),
-        ("an attempt that is none", {"handle": 0x7FFFFFFF}, "ENOENT"),
-        ("a PD for an attempt", {"handle": pd}, "EBADFD"),
+        ("a flag", {"flags": 1}, "EINVAL"),
+        ("padding", {"pad": 1}, "EINVAL"),
         ("no address", {"dst": addr()}, "EINVAL"),
         ("any address", {"dst": addr("0.0.0.0", 1)}, "EINVAL"),
         ("no port", {"dst": addr("10.9.0.1")}, "EINVAL"),
@@ -431,12 +429,10 @@ def test_inputs(r):
 
     thread = Thread(connect, c, "10.9.0.1", server.port)
     request = server.request().handle
-    good = {"request": request, "qp": server.end.qp.handle, "timeout_ns": SECOND, "param": param()}
+    good = {"request": request, "qp": server.end.qp.handle, "param": param()}
     for name, fields, want in (
-        ("a flag", {"flags": 4}, "EINVAL"),
+        ("a flag", {"flags": 1}, "EINVAL"),
         ("padding", {"pad": 1}, "EINVAL"),
-        ("no time", {"timeout_ns": 0}, "EINVAL"),
-        ("no waiting, and a time", {"flags": N["NONBLOCK"]}, "EINVAL"),
         ("no request", {"request": 0}, "ENOENT"),
         ("the listener", {"request": h}, "EBADFD"),
         ("no queue pair", {"qp": 0}, "ENOENT"),
@@ -449,6 +445,16 @@ def test_inputs(r):
         ("more responder resources than the device has", {"param": param(responder_resources=255)}, "ERANGE"),
     ):
         r.equal(f"ACCEPT, {name}", error_of(g.call, "ACCEPT", **good | fields), want)
+    for name, fields, want in (
+        ("a flag", {"flags": 1}, "EINVAL"),
+        ("padding", {"agreed": S["conn_param"](reserved=(1, 0, 0, 0))}, "EINVAL"),
+        ("no connection", {"conn": 0}, "ENOENT"),
+        ("a queue pair", {"conn": server.end.qp.handle}, "EBADFD"),
+        ("the listener", {"conn": h}, "EBADFD"),
+        ("a request that was not accepted", {}, "ENOTCONN"),
+    ):
+        waiting = {"conn": request, "timeout_ns": SECOND}
+        r.equal(f"CONN_WAIT, {name}", error_of(g.call, "CONN_WAIT", **waiting | fields), want)
     for name, fields, want in (
         ("a flag", {"flags": 1}, "EINVAL"),
         ("no request", {"request": 0}, "ENOENT"),
@@ -557,7 +563,9 @@ def test_backlog(r):
     page.protect()
     thread = Thread(connect, clients[3], "10.9.0.1", server.port, seconds=30)
     r.equal("GET_REQUEST whose struct cannot be written any more", waiter.name(), "EFAULT")
-    r.equal("and its request waits on", query(f, h).waiting, 1)
+    r.equal("rejects its request", (thread.name(), thread.error.reason), ("ECONNREFUSED", 28))
+    thread = Thread(connect, clients[3], "10.9.0.1", server.port, seconds=30)
+    r.check("another one waits", until(lambda: query(f, h).waiting == 1))
     # With as many objects as there may be, there is no handle for the request: it waits on.
     full = []
     while len(full) < f.call("QUERY").max_objects:
@@ -596,16 +604,20 @@ def test_dead(r):
     def waiting():
         return query(f, h).waiting
 
+    def arrives():
+        return until(lambda: (N["EVENT_CONNECT_REQUEST"], h) in [e[:2] for e in f.events()], 5)
+
     seen = []
-    for _ in range(4):
-        before = waiting()
+    for _ in range(3):
         attempt = start(gone, "10.9.0.1", server.port)
-        came = until(lambda n=before: waiting() > n, 2)
+        came = arrives()
         gone.file.destroy(attempt.handle)
-        seen.append((came, until(lambda: waiting() == 0, 2)))
-    r.equal("four requests, one after the other, leave a backlog of three with their senders", seen, [(True, True)] * 4)
+        # The listener has one.
+        seen.append((came, until(lambda: identifiers(server.port) == 1, 5)))
+    r.equal("three requests leave no identifier when their senders have gone", seen, [(True, True)] * 3)
     alive = start(other, "10.9.0.1", server.port)
-    r.check("a live one does", until(lambda: waiting() == 1), waiting())
+    r.check("a live one takes the place of one of them in a backlog of three", arrives())
+    r.equal("the only one that waits", waiting(), 1)
     r.check("its identifier is the only one", until(lambda: identifiers(server.port) == 2), identifiers(server.port))
     late = start(gone, "10.9.0.1", server.port)
     r.check("and another one", until(lambda: waiting() == 2), waiting())
@@ -614,7 +626,8 @@ def test_dead(r):
     request = server.request()
     r.equal("GET_REQUEST takes the live one", request.peer_qp_num, other.qp.num)
     accept(server.end, request.handle)
-    r.equal("which is connected", (finish(other, alive), waiting(), query(f, h).rejected), (0, 0, 0))
+    got = wait(other.file, alive.handle)[0], waiting(), query(f, h).rejected
+    r.equal("which is connected", got, (0, 0, 0))
     for x in (server.end, other, gone):
         x.file.close()
 
@@ -624,17 +637,17 @@ def test_cookies(r):
     server, c = End("h1", ulp.DEV1, access=ACCESS), client()
     f = server.file
     door = f.call("LISTEN", addr=addr("10.9.0.1"), backlog=4, user_data=11)
-    asked = {"qp": c.qp.handle, "timeout_ns": hang_ns(), "dst": addr("10.9.0.1", door.addr.port), "param": param()}
-    thread = Thread(c.file.call, "CONNECT", user_data=22, **asked)
+    asked = {"qp": c.qp.handle, "dst": addr("10.9.0.1", door.addr.port), "param": param()}
+    got = c.file.call("CONNECT", user_data=22, **asked)
     request = get_request(f, door.handle).handle
     r.equal("of the listener", [query(f, door.handle).user_data, query(f, request).user_data], [11, 0])
     # The event comes after the request.
     r.equal("CONNECT_REQUEST has it", [e.user_data for e in until(f.records)], [11])
-    wrong = {"request": request, "qp": server.qp.handle, "param": param(path_mtu=1), "timeout_ns": hang_ns()}
+    wrong = {"request": request, "qp": server.qp.handle, "param": param(path_mtu=1)}
     r.equal("an ACCEPT that fails", error_of(f.call, "ACCEPT", user_data=44, **wrong), "ERANGE")
     r.equal("leaves none", query(f, request).user_data, 0)
     f.call("ACCEPT", user_data=33, **wrong | {"param": param()})
-    got = thread.end()
+    r.equal("both are connected", (wait(f, request)[0], wait(c.file, got.handle)[0]), (0, 0))
     r.equal("of the ends", [query(f, request).user_data, query(c.file, got.handle).user_data], [33, 22])
     f.records()
     c.file.records()
@@ -705,33 +718,25 @@ def read_only(struct_):
 
 
 def test_unwritable(r):
-    """The struct of CONNECT can no longer be written when the peer has accepted."""
+    """The struct of CONNECT cannot be written, and that of CONN_WAIT can no longer be when the peer has accepted."""
     server, c = Server(), client()
-    page = Page(
-        S["connect"](
-            size=ulp.ctypes.sizeof(S["connect"]),
-            qp=c.qp.handle,
-            timeout_ns=30 * PATIENCE * SECOND,
-            dst=addr("10.9.0.1", server.port),
-            param=param(),
-        )
-    )
-    thread = Thread(ulp.ioctl, c.file.fd, N["IOC_CONNECT"], page.at)
+    f = c.file
+    arg = S["connect"](size=ulp.ctypes.sizeof(S["connect"]), qp=c.qp.handle, dst=addr("10.9.0.77", 7), param=param())
+    r.equal("CONNECT of it", error_of(ulp.ioctl, f.fd, N["IOC_CONNECT"], read_only(arg)), "EFAULT")
+    r.equal("leaves the queue pair in RESET, and free", (qp_state(c), error_of(f.destroy, c.qp.handle)), (0, "none"))
+    c.close()
+    c = client()
+    asked = start(c, "10.9.0.1", server.port)
+    page = Page(S["conn_wait"](size=ulp.ctypes.sizeof(S["conn_wait"]), conn=asked.handle, timeout_ns=hang_ns()))
+    thread = Thread(ulp.ioctl, c.file.fd, N["IOC_CONN_WAIT"], page.at)
     request = server.request().handle
+    r.check("CONN_WAIT waits", until(lambda: ulp.sleeps_in_module(thread.thread)))
     page.protect()
-    got = error_of(accept, server.end, request)
-    r.check("ACCEPT of it succeeds, or sees that it is gone again", got in ("none", "ECONNRESET"), got)
-    r.equal("CONNECT whose struct cannot be written any more", thread.name(), "EFAULT")
-    r.equal("leaves the queue pair in RESET", qp_state(c), N["QPS_RESET"])
-    if got == "none":
-        r.check(
-            "and the peer is disconnected",
-            until(lambda: query(server.end.file, request).state >= N["CONN_DISCONNECTED"], 20),
-        )
-        server.end.file.destroy(request)
-        server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
-    got, _, _ = meet(server, c)
-    r.equal("which connects again, and works", write_to(c, bytes(got.peer_private_data), b"again").status, 0)
+    accept(server.end, request, grant_of(server.end))
+    r.equal("CONN_WAIT whose struct cannot be written any more", thread.name(), "EFAULT")
+    failed, got = wait(c.file, asked.handle)
+    r.equal("changes nothing: the next one has the result", failed, 0)
+    r.equal("a write arrives", write_to(c, bytes(got.private_data), b"again").status, 0)
     for x in (server.end, c):
         x.file.close()
 
@@ -750,8 +755,8 @@ def alarm(seconds=0.3):
 def test_waits(r):
     server, c = Server(), client()
     f, h = server.end.file, server.listener
-    r.equal("CONNECT that nobody answers", error_of(connect, c, "10.9.0.1", server.port, seconds=0.5), "ETIME")
-    r.equal("leaves the queue pair in RESET", qp_state(c), N["QPS_RESET"])
+    r.equal("CONN_WAIT that nobody answers", error_of(connect, c, "10.9.0.1", server.port, seconds=0.5), "ETIME")
+    r.equal("and DESTROY leaves the queue pair in RESET", qp_state(c), N["QPS_RESET"])
     for pause in (0.3, 1, 3, 9):
         time.sleep(pause)  # its farewell is on the way
         try:
@@ -766,8 +771,8 @@ def test_waits(r):
     # The signal comes here, so that who connects has to be here.
     there, near = Server(host="h2"), End("h1", ulp.DEV1, access=ACCESS)
     with alarm():
-        r.equal("a signal during CONNECT", error_of(connect, near, "10.9.0.2", there.port), "EINTR")
-    r.equal("leaves the queue pair in RESET too", qp_state(near), N["QPS_RESET"])
+        r.equal("a signal during CONN_WAIT", error_of(connect, near, "10.9.0.2", there.port), "EINTR")
+    r.equal("and DESTROY leave the queue pair in RESET too", qp_state(near), N["QPS_RESET"])
     with alarm():
         r.equal("a signal while the address is resolved", error_of(connect, near, "10.9.0.78", 7), "EINTR")
     near.file.close()
@@ -832,33 +837,43 @@ def asked(server, c, seconds):
 
 
 def test_pending(r):
-    """Attempts that no command waits for."""
+    """Attempts that no command waits for, and any number of waits for one."""
     server, c = Server(), client()
     f = server.end.file
-    arg = start(c, "10.9.0.1", server.port)
-    r.check("CONNECT that does not wait names its connection", arg.handle, arg.handle)
+    arg = start(c, "10.9.0.1", server.port, grant_of(c))
+    r.check("CONNECT names its connection", arg.handle, arg.handle)
+    r.equal("CONN_WAIT with no time", wait(c.file, arg.handle, 0)[0], errno.ETIME)
     request = server.request().handle
     r.equal(
-        "which is being established",
+        "it is being established",
         (query(c.file, arg.handle).state, error_of(c.file.destroy, c.qp.handle)),
         (N["CONN_CONNECTING"], "EBUSY"),
     )
-    mine = S["accept"](
-        request=request,
-        qp=server.end.qp.handle,
-        flags=N["NONBLOCK"],
-        param=param(),
-        **private(grant_of(server.end)),
-    )
-    r.equal("ACCEPT that does not wait", f.issue("ACCEPT", mine)[0], 0)
+    threads = [Thread(wait, c.file, arg.handle) for _ in range(3)]
+    r.check("three threads wait", until(lambda: all(ulp.sleeps_in_module(t.thread) for t in threads)))
+    begin_accept(server.end, request, grant_of(server.end))
     r.equal("an event tells the end to one side", heard(c, "ESTABLISHED", arg.handle), 0)
     r.equal("and to the other", heard(server.end, "ESTABLISHED", request), 0)
     r.equal("both queue pairs are in RTS", (qp_state(c), qp_state(server.end)), (3, 3))
-    r.equal("CONNECT again has the result", (finish(c, arg), arg.peer_qp_num), (0, server.end.qp.num))
-    r.check("and the times", 0 < arg.resolve_us <= arg.route_us <= arg.connect_us, arg.connect_us)
-    mine.flags, mine.timeout_ns = 0, hang_ns()
-    r.equal("so has ACCEPT", (f.issue("ACCEPT", mine)[0], mine.agreed.responder_resources), (0, 4))
-    r.equal("a write arrives", write_to(c, bytes(arg.peer_private_data), b"later").status, 0)
+    waits = [t.end() for t in threads] + [wait(c.file, arg.handle, 0), wait(c.file, arg.handle)]
+    r.equal("each CONN_WAIT has the result", [failed for failed, _ in waits], [0] * 5)
+    told = [(got.peer_qp_num, text_of(got.local), bytes(got.agreed), bytes(got.private_data)) for _, got in waits]
+    r.equal("and the same values", len(set(told)), 1)
+    r.equal("the peer's number, and the address used", told[0][:2], (server.end.qp.num, "10.9.0.2"))
+    failed, got = wait(f, request)
+    r.equal(
+        "so has that of the other side, and the data of the request",
+        (failed, got.agreed.responder_resources, got.peer_qp_num, bytes(got.private_data[:12])),
+        (0, 4, c.qp.num, grant_of(c)),
+    )
+    r.equal("a write arrives", write_to(c, told[0][3], b"later").status, 0)
+    f.call("DISCONNECT", conn=request)
+    r.check("the connection ends", until(lambda: query(c.file, arg.handle).state >= N["CONN_DISCONNECTED"], 20))
+    r.equal(
+        "CONN_WAIT of one that has ended has the same result",
+        (wait(c.file, arg.handle, 0)[0], wait(f, request, 0)[0]),
+        (0, 0),
+    )
     c.file.destroy(arg.handle)
     f.destroy(request)
     for end in (c, server.end):
@@ -876,43 +891,42 @@ def test_pending(r):
             (qp_state(c), error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), query(c.file, arg.handle).state),
             (N["QPS_RESET"], "none", N["CONN_FAILED"]),
         )
-        r.equal("CONNECT again has the cause too", (finish(c, arg), arg.reject_reason), (want, reason))
+        for times in ("CONN_WAIT has the cause too", "each time"):
+            failed, got = wait(c.file, arg.handle, 0)
+            r.equal(times, (failed, got.reject_reason), (want, reason))
         c.file.destroy(arg.handle)
 
     # The signal comes here, so that who connects has to be here.
     there, near = Server(host="h2"), End("h1", ulp.DEV1, access=ACCESS)
-    time_left = hang_ns()
-    arg = S["connect"](
-        qp=near.qp.handle, timeout_ns=time_left, dst=addr("10.9.0.2", there.port), param=param(), **private(b"")
-    )
+    handle = start(near, "10.9.0.2", there.port).handle
+    arg = S["conn_wait"](conn=handle, timeout_ns=hang_ns())
     with alarm():
-        r.equal("a signal during CONNECT", near.file.issue("CONNECT", arg)[0], errno.EINTR)
-    r.equal("leaves the attempt pending", query(near.file, arg.handle).state, N["CONN_CONNECTING"])
-    r.check("and the rest of the time", 0 < arg.timeout_ns < time_left, arg.timeout_ns)
-    pending, handle = arg.timeout_ns, arg.handle
-    thread = Thread(near.file.issue, "CONNECT", arg)
+        r.equal("a signal during CONN_WAIT", near.file.issue("CONN_WAIT", arg)[0], errno.EINTR)
+        r.check("leaves the rest of the time", 0 < arg.timeout_ns < hang_ns(), arg.timeout_ns)
+        forever = S["conn_wait"](conn=handle, timeout_ns=N["TIMEOUT_INFINITE"])
+        got = near.file.issue("CONN_WAIT", forever)[0], forever.timeout_ns
+        r.equal("EINTR of a wait for ever", got, (errno.EINTR, 2**64 - 1))
+    r.equal("the attempt goes on", query(near.file, handle).state, N["CONN_CONNECTING"])
+    left = arg.timeout_ns
+    thread = Thread(near.file.issue, "CONN_WAIT", arg)
     request = there.request().handle
     accept(there.end, request)
-    r.equal("CONNECT again, with the same struct, connects", (thread.end()[0], arg.handle), (0, handle))
-    r.check("in what was left", arg.timeout_ns <= pending, arg.timeout_ns)
+    r.equal("CONN_WAIT again, with the same struct, returns the result", thread.end()[0], 0)
+    r.check("in what was left", arg.timeout_ns <= left, arg.timeout_ns)
     r.equal("an event tells it as well", heard(near, "ESTABLISHED", handle), 0)
     near.file.destroy(handle)
     there.end.file.destroy(request)
     for end in (near, there.end):
         end.qp.modify("STATE", qp_state=N["QPS_RESET"])
 
-    arg.handle, arg.private_len, arg.timeout_ns = 0, 0, SECOND // 10
-    r.equal("time that runs out", near.file.issue("CONNECT", arg)[0], errno.ETIME)
-    r.equal(
-        "leaves the attempt pending too",
-        (query(near.file, arg.handle).state, arg.timeout_ns),
-        (N["CONN_CONNECTING"], 0),
-    )
-    r.equal("and so does no time", (near.file.issue("CONNECT", arg)[0]), errno.ETIME)
-    other = ulp.Qp(near.file, near.pd, near.cq)
-    arg.qp, arg.timeout_ns = other.handle, 1
-    r.equal("it is not another queue pair's", near.file.issue("CONNECT", arg)[0], errno.EINVAL)
-    near.file.destroy(arg.handle)
+    handle = start(near, "10.9.0.2", there.port).handle
+    arg = S["conn_wait"](conn=handle, timeout_ns=SECOND // 10)
+    got = near.file.issue("CONN_WAIT", arg)[0], query(near.file, handle).state, arg.timeout_ns
+    r.equal("time that runs out leaves the attempt pending too", got, (errno.ETIME, N["CONN_CONNECTING"], 0))
+    thread = Thread(wait, near.file, handle)
+    r.check("a thread waits", until(lambda: ulp.sleeps_in_module(thread.thread)))
+    near.file.destroy(handle)
+    r.equal("CONN_WAIT of an attempt that is destroyed", thread.end()[0], errno.ENOENT)
     r.equal(
         "DESTROY gives it up, and the queue pair back",
         (qp_state(near), error_of(near.file.destroy, near.qp.handle)),
@@ -920,38 +934,36 @@ def test_pending(r):
     )
 
     thread = Thread(connect, c, "10.9.0.1", server.port)
-    mine.request, mine.flags, mine.timeout_ns = server.request().handle, 0, hang_ns()
+    request = server.request().handle
     with deaf("h1"), alarm():
-        r.equal("a signal during ACCEPT, when the last message is lost", f.issue("ACCEPT", mine)[0], errno.EINTR)
-        r.equal("leaves the request pending", query(f, mine.request).state, N["CONN_CONNECTING"])
+        begin_accept(server.end, request)
+        got = wait(f, request)[0], query(f, request).state, qp_state(server.end)
+        r.equal(
+            "a signal during CONN_WAIT, when the last message is lost, leaves the request pending, in RTS",
+            got,
+            (errno.EINTR, N["CONN_CONNECTING"], N["QPS_RTS"]),
+        )
     r.equal("the requester is connected", thread.name(), "none")
     write_to(c, grant_of(server.end), b"before")
-    r.equal("ACCEPT again accepts", f.issue("ACCEPT", mine)[0], 0)
-    r.equal("an event tells it as well", heard(server.end, "ESTABLISHED", mine.request), 0)
-    r.equal("and once more", f.issue("ACCEPT", mine)[0], 0)
+    r.equal("CONN_WAIT again returns the result", wait(f, request)[0], 0)
+    r.equal("an event tells it as well", heard(server.end, "ESTABLISHED", request), 0)
     c.file.destroy(thread.result.handle)
-    f.destroy(mine.request)
+    f.destroy(request)
     for end in (c, server.end):
         end.qp.modify("STATE", qp_state=N["QPS_RESET"])
 
     thread = Thread(connect, c, "10.9.0.1", server.port)
-    mine.request, mine.flags, mine.timeout_ns = server.request().handle, N["NONBLOCK"], 0
+    request = server.request().handle
     with deaf("h1"):
-        got = f.issue("ACCEPT", mine)[0], query(f, mine.request).state, qp_state(server.end)
-        r.equal("ACCEPT that is pending in RTS", got, (0, N["CONN_CONNECTING"], N["QPS_RTS"]))
-        f.destroy(mine.request)
+        begin_accept(server.end, request)
+        f.destroy(request)
         r.equal("DESTROY gives it up, and brings the queue pair back", qp_state(server.end), N["QPS_RESET"])
     thread.name()
 
     bare = Bare("h2", ulp.DEV2, 8)
     for i, qp in enumerate(bare.qps):
-        bare.file.call(
-            "CONNECT",
-            qp=qp.handle,
-            flags=N["NONBLOCK"],
-            dst=addr("10.9.0.77" if i % 2 else "10.9.0.1", server.port),
-            param=param(),
-        )
+        where = "10.9.0.77" if i % 2 else "10.9.0.1"
+        bare.file.call("CONNECT", qp=qp.handle, dst=addr(where, server.port), param=param())
     bare.file.close()
     r.check("a file with pending attempts is closed", True)
     for x in (server, c, there, near):
@@ -981,7 +993,9 @@ def test_gone(r):
     server.end.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1, access_flags=ACCESS)
     server.end.file.submit([server.end.qp.wr("RECV", server.end.buffer, 0, 64, user_data=5)])
     got = error_of(accept, server.end, request, seconds=1.5)
-    r.check("ACCEPT of a request whose sender went silently", got in ("ETIME", "ETIMEDOUT", "ECONNRESET"), got)
+    r.check(
+        "ACCEPT and CONN_WAIT of a request whose sender went silently", got in ("ETIME", "ETIMEDOUT", "ECONNRESET"), got
+    )
     r.equal("the queue pair is in RESET", qp_state(server.end), N["QPS_RESET"])
     r.equal("its receives are flushed", [(d.user_data, d.status) for d in server.end.cq.wait(1)], [(5, FLUSHED)])
     r.equal("the request is gone", error_of(query, server.end.file, request), "ENOENT")
@@ -989,8 +1003,9 @@ def test_gone(r):
     thread = Thread(connect, c, "10.9.0.1", server.port)
     request = server.request().handle
     with deaf("h1"), alarm():
-        r.equal("a signal during ACCEPT, when the last message is lost", error_of(accept, server.end, request), "EINTR")
-    r.equal("the queue pair is in RESET again", qp_state(server.end), N["QPS_RESET"])
+        got = error_of(accept, server.end, request)
+        r.equal("a signal during CONN_WAIT, when the last message is lost", got, "EINTR")
+    r.equal("DESTROY leaves the queue pair in RESET again", qp_state(server.end), N["QPS_RESET"])
     got = thread.name()
     r.check("the requester was connected, or refused", got in ("none", "ECONNREFUSED"), got)
     if got == "none":
@@ -1051,7 +1066,7 @@ def test_ended(r):
             got, request, _ = meet(server, c)
             r.equal(
                 "the same queue pairs are connected again",
-                (write_to(c, bytes(got.peer_private_data), b"again").status, server.end.buffer.map[4096:4101]),
+                (write_to(c, bytes(got.private_data), b"again").status, server.end.buffer.map[4096:4101]),
                 (0, b"again"),
             )
             c.file.destroy(got.handle)
@@ -1154,7 +1169,7 @@ def test_owned(r):
     got, request, _ = meet(server, c)
     r.equal("to RESET", error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), "EISCONN")
     r.equal("of rights alone", error_of(c.qp.modify, "ACCESS_FLAGS", access_flags=0), "EISCONN")
-    r.equal("the connection goes on", write_to(c, bytes(got.peer_private_data), b"on").status, 0)
+    r.equal("the connection goes on", write_to(c, bytes(got.private_data), b"on").status, 0)
     r.equal("to ERR", error_of(c.qp.modify, "STATE", qp_state=N["QPS_ERR"]), "none")
     r.equal("out of ERR", error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), "EISCONN")
     c.file.destroy(got.handle)
@@ -1169,9 +1184,7 @@ def test_owned(r):
     other = client()
     theirs, request, _ = meet(server, other)
     c.file.destroy(got.handle)
-    r.equal(
-        "the old peer's end is not the new one's", write_to(other, bytes(theirs.peer_private_data), b"two").status, 0
-    )
+    r.equal("the old peer's end is not the new one's", write_to(other, bytes(theirs.private_data), b"two").status, 0)
     r.equal("nor its connection's", query(server.end.file, request.handle).state, N["CONN_ESTABLISHED"])
     for x in (server.end, c, other):
         x.file.close()
@@ -1345,7 +1358,7 @@ def test_moved(r):
     finally:
         for neighbour in ("10.9.0.77", "10.9.0.1"):
             subprocess.run([*ip, "del", neighbour, "dev", "w2"], check=True, timeout=10 * ulp.PATIENCE)
-    r.equal("when the peer is where it was, it goes on", write_to(c, bytes(got.peer_private_data), b"there").status, 0)
+    r.equal("when the peer is where it was, it goes on", write_to(c, bytes(got.private_data), b"there").status, 0)
 
 
 def test_narrow(r):
@@ -1398,7 +1411,7 @@ def test_addresses(r):
             )
             r.equal(
                 f"{name}, a write arrives",
-                (write_to(c, bytes(got.peer_private_data), b"to you").status, server.end.buffer.map[4096:4102]),
+                (write_to(c, bytes(got.private_data), b"to you").status, server.end.buffer.map[4096:4102]),
                 (0, b"to you"),
             )
             q = query(c.file, got.handle)
@@ -1439,7 +1452,7 @@ def test_params(r):
     )
     p = accepted.agreed
     r.equal(
-        "ACCEPT says what was agreed",
+        "CONN_WAIT says what was agreed",
         (
             p.responder_resources,
             p.initiator_depth,
@@ -1455,7 +1468,7 @@ def test_params(r):
     )
     p = thread.end().agreed
     r.equal(
-        "CONNECT too",
+        "at the other side too",
         (
             p.responder_resources,
             p.initiator_depth,
@@ -1491,10 +1504,10 @@ def test_params(r):
     r.equal("CONN_QUERY says so", bytes(query(c.file, thread.result.handle).param), bytes(thread.result.agreed))
     r.equal(
         "the structs keep what was asked for",
-        (bytes(thread.result.param), bytes(thread.result.src), thread.result.private_len),
+        (bytes(thread.result.asked.param), bytes(thread.result.asked.src), thread.result.asked.private_len),
         (bytes(param(**asked)), bytes(addr()), 0),
     )
-    r.equal("of both sides", (accepted.param.responder_resources, accepted.param.initiator_depth), (4, 5))
+    r.equal("of both sides", (accepted.asked.param.responder_resources, accepted.asked.param.initiator_depth), (4, 5))
     server.end.buffer.map[:8192] = ulp.pattern(3, 8192)
     where, rkey = server.end.grant.addr, server.end.grant.rkey
     c.file.submit([c.qp.wr("RDMA_READ", c.buffer, 0, 8192, remote_addr=where, rkey=rkey)])
@@ -1577,11 +1590,27 @@ def test_crafted(r):
             (p.responder_resources, p.initiator_depth, p.path_mtu),
             (min(many, limits.max_qp_rd_atom), min(many, limits.max_qp_init_rd_atom), good.get("mtu", 3)),
         )
-        mine = {"request": request.handle, "qp": server.end.qp.handle, "flags": N["NONBLOCK"], "param": p}
+        mine = {"request": request.handle, "qp": server.end.qp.handle, "param": p}
         got = error_of(f.call, "ACCEPT", **mine), qp_state(server.end)
         r.equal("which ACCEPT takes", got, ("none", N["QPS_RTS"]))
         f.destroy(request.handle)
     r.equal("no other request arrived", error_of(f.call, "GET_REQUEST", listener=server.listener), "ETIME")
+    server.close()
+    # A peer that asks and then is silent.
+    server = Server("10.9.0.1", backlog=2)
+    f, h, umad.port = server.end.file, server.listener, server.port
+    for qpn in (300, 301):
+        umad.request(qpn)
+    r.check("two requests wait", until(lambda: query(f, h).waiting == 2))
+    umad.request(302)
+    r.check("a third one is rejected", until(lambda: query(f, h).rejected == 1))
+    if ROUNDS >= 50:
+        time.sleep(70)
+        umad.request(303)
+        r.equal("after 69 s, a new one takes the place of the old ones", server.request().peer_qp_num, 303)
+        q = query(f, h)
+        r.equal("they wait no longer", (q.waiting, q.rejected), (0, 1))
+        r.check("and have no identifier", until(lambda: identifiers(server.port) == 2), identifiers(server.port))
     server.close()
 
 
@@ -1589,7 +1618,7 @@ def communication_id(end, server, **more):
     """CONNECT to a server that does not answer: its struct, and the communication ID of its request."""
     with tracing.Trace() as trace:
         tracing.write("events/ib_cma/icm_send_req/enable", "1")
-        attempt = start(end, "10.9.0.2", server.port, param=param(**more))
+        attempt = start(end, "10.9.0.2", server.port, **more)
         server.request()
         tracing.write("events/ib_cma/icm_send_req/enable", "0")
     return attempt, int(re.findall(r"icm_send_req: local_id=(\d+)", trace.text)[-1])
@@ -1690,7 +1719,7 @@ def voluntary_switches():
 
 
 def sleeps_of_connects(port, count, pipe):
-    """Connects `count` queue pairs; writes how often the thread slept in each CONNECT."""
+    """Connects `count` queue pairs; writes how often the thread slept in each CONNECT and CONN_WAIT."""
     bare = Bare("h2", ulp.DEV2, count)
     sleeps = []
     for qp in bare.qps:
@@ -1702,7 +1731,8 @@ def sleeps_of_connects(port, count, pipe):
 
 
 def test_sleeps(r):
-    """The manager's handler resolves the route and sends the request: CONNECT sleeps for the answer only."""
+    """The manager's handler resolves the route and sends the request, the work of the connection takes the last step:
+    who connects sleeps for the end only."""
     count = 20
     server = Bare("h1", ulp.DEV1, count)
     listener = listen(server.file)
@@ -1712,14 +1742,14 @@ def test_sleeps(r):
     os.close(writer)
     for qp in server.qps:
         request = get_request(server.file, listener.handle).handle
-        server.file.call("ACCEPT", request=request, qp=qp.handle, timeout_ns=hang_ns(), param=param())
+        server.file.call("ACCEPT", request=request, qp=qp.handle, param=param())
     sleeps = os.read(reader, count)
     os.close(reader)
     os.waitpid(child, 0)
-    r.equal("each CONNECT was counted", len(sleeps), count)
+    r.equal("each connection was counted", len(sleeps), count)
     print("# sleeps:", *sleeps)
     # A lock that the handler holds makes some of them sleep once more, on the debug kernel 8 of 20.
-    r.equal("a CONNECT sleeps once", sorted(sleeps)[len(sleeps) // 4 :][:1], [1])
+    r.equal("CONNECT and CONN_WAIT sleep once", sorted(sleeps)[len(sleeps) // 4 :][:1], [1])
     server.file.close()
 
 
@@ -1735,7 +1765,8 @@ def test_crowd(r):
             try:
                 for qp in qps:
                     request = get_request(file, got.handle, 30).handle
-                    file.call("ACCEPT", request=request, qp=qp.handle, timeout_ns=hang_ns(), param=param())
+                    file.call("ACCEPT", request=request, qp=qp.handle, param=param())
+                    ended_well(file, request)
                     accepted.append((request, qp.handle))
             except OSError as e:
                 errors.append(e)
@@ -1808,20 +1839,12 @@ def test_removal(r):
     late = Thread(connect, other, "10.9.0.2", second.addr.port)
     taken = get_request(waiting[2].file, second.handle).handle
     third = listen(pending[2].file, "10.9.0.2")
-    other.file.call(
-        "CONNECT",
-        qp=other.qps[2].handle,
-        flags=N["NONBLOCK"],
-        dst=addr("10.9.0.2", third.addr.port),
-        param=param(),
-    )
+    other.file.call("CONNECT", qp=other.qps[2].handle, dst=addr("10.9.0.2", third.addr.port), param=param())
     attempts.append(get_request(pending[2].file, third.handle).handle)
     with deaf("h2"):
         half_open = Thread(accept, waiting[2], taken)
         late.end()
-        pending[2].file.call(
-            "ACCEPT", request=attempts[2], qp=pending[2].qp.handle, flags=N["NONBLOCK"], param=param(), **private(b"")
-        )
+        begin_accept(pending[2], attempts[2])
         # That without an address may have failed by now.
         r.equal(
             "attempts that nobody waits for are under way",
@@ -1831,12 +1854,12 @@ def test_removal(r):
         time.sleep(0.2)
         remove(r, ulp.DEV2)
     for name, thread in (
-        ("CONNECT that nobody answered", unanswered),
+        ("CONN_WAIT that nobody answered", unanswered),
         ("GET_REQUEST", for_request),
     ):
         r.equal(f"{name} ends", thread.name(5), "ENODEV")
     # The resolver gives up after some seconds, which may be over on a busy machine.
-    r.check("CONNECT without an address ends", unresolved.name(5) in ("ENODEV", "EHOSTUNREACH"), unresolved.error)
+    r.check("CONN_WAIT without an address ends", unresolved.name(5) in ("ENODEV", "EHOSTUNREACH"), unresolved.error)
     r.equal(
         "attempts that nobody waits for end",
         [error_of(query, x.file, attempt) for x, attempt in zip(pending, attempts, strict=True)],
@@ -1846,7 +1869,7 @@ def test_removal(r):
     for x in pending:
         poll.register(x.file.fd, select.POLLPRI)
     r.equal("and their files hang up", [bits & select.POLLHUP for _, bits in poll.poll(0)], [select.POLLHUP] * 3)
-    r.check("ACCEPT ends", half_open.name(5) in ("ENODEV", "none"))
+    r.check("CONN_WAIT after ACCEPT ends", half_open.name(5) in ("ENODEV", "none"))
     r.equal("commands on a connection", error_of(query, f, got.handle), "ENODEV")
     r.check(
         "the peer of the established one sees the end",
@@ -1868,7 +1891,10 @@ def serve_all(server, listener, qp):
     while True:
         request = get_request(file, listener, 30).handle
         try:
-            file.call("ACCEPT", request=request, qp=qp.handle, timeout_ns=hang_ns(5), param=param())
+            file.call("ACCEPT", request=request, qp=qp.handle, param=param())
+            failed = file.issue("CONN_WAIT", S["conn_wait"](conn=request, timeout_ns=hang_ns(5)))[0]
+            if failed:
+                raise OSError(failed, os.strerror(failed))
             error_of(file.call, "DISCONNECT", conn=request)  # unless the peer was faster
             file.destroy(request)
         except OSError as e:
@@ -1972,23 +1998,20 @@ class Elsewhere:
         self.left = list(self.bare.qps)
 
     def attempt(self, dst, **more):
-        """CONNECT with one more queue pair; its errno and its struct."""
-        more = {"flags": 0 if "timeout_ns" in more else N["NONBLOCK"]} | more
-        return self.bare.file.issue(
-            "CONNECT", S["connect"](qp=self.left.pop().handle, dst=addr(dst, 7), param=param(), **more)
-        )
+        """CONNECT with one more queue pair; its struct."""
+        return self.bare.file.call("CONNECT", qp=self.left.pop().handle, dst=addr(dst, 7), param=param(), **more)
 
     def failed(self, arg):
         """The errno of an attempt that ended; None when it does not end."""
         if until(lambda: query(self.bare.file, arg.handle).state == N["CONN_FAILED"], 40):
-            return finish(self.bare, arg)
+            return wait(self.bare.file, arg.handle)[0]
         return None
 
-    def pending(self, **more):
+    def pending(self):
         """An attempt that is pending now. The one before may have ended, on a busy machine."""
         while True:
-            _, arg = self.attempt("10.9.0.98", src=addr("10.9.0.2"), **more)
-            if query(self.bare.file, arg.handle).state == N["CONN_CONNECTING"]:
+            arg = self.attempt("10.9.0.98", src=addr("10.9.0.2"))
+            if wait(self.bare.file, arg.handle, 0)[0] == errno.ETIME:
                 return arg
 
 
@@ -2026,16 +2049,14 @@ def test_elsewhere(r):
 
     def by_route(x):
         """The route to h1 begins at h2's device. An event tells the end."""
-        return [(x.attempt("10.9.0.1")[1], errno.EXDEV)]
+        return [(x.attempt("10.9.0.1"), errno.EXDEV)]
 
     def by_source(x):
-        return [(x.attempt("10.9.0.1", src=addr("10.9.0.2"))[1], errno.EXDEV)]
+        return [(x.attempt("10.9.0.1", src=addr("10.9.0.2")), errno.EXDEV)]
 
     def timed_out(x):
-        """The command ends before the attempt."""
-        arg = x.pending(timeout_ns=1)
-        arg.flags = 0
-        return [(arg, errno.EHOSTUNREACH)]
+        """A wait ends before the attempt."""
+        return [(x.pending(), errno.EHOSTUNREACH)]
 
     def of_all(x):
         return [*by_route(x), *by_source(x), *timed_out(x)]
@@ -2057,7 +2078,7 @@ def test_elsewhere(r):
         r.equal(f"{name}: attempts that failed", [got for _, _, got in over], [want for _, want, _ in over])
         r.equal(f"{name}: have no identifier", our_identifiers(), [])
         if waits:
-            asleep = Thread(x.attempt, "10.9.0.97", src=addr("10.9.0.2"), timeout_ns=hang_ns(40))
+            asleep = Thread(wait, x.bare.file, x.attempt("10.9.0.97", src=addr("10.9.0.2")).handle, 40 * PATIENCE)
             pending = x.pending()
         r.equal(
             f"{name}: the device goes, and a namespace that exits meanwhile",

@@ -303,13 +303,7 @@ def scenes():
             try:
                 request = connect.get_request(peer.file, got.handle)
                 qp = Qp(peer.file, peer.pd, peer.cq, depth=4)
-                peer.file.call(
-                    "ACCEPT",
-                    request=request.handle,
-                    qp=qp.handle,
-                    timeout_ns=ulp.hang_ns(5),
-                    param=connect.param(),
-                )
+                peer.file.call("ACCEPT", request=request.handle, qp=qp.handle, param=connect.param())
             except OSError:
                 pass
 
@@ -318,13 +312,13 @@ def scenes():
         # Who waits for a request leaves when the listener goes.
         peer.after = lambda: (error_of(peer.file.destroy, got.handle), thread.join(30 * PATIENCE))
         qp = Qp(e.file, e.pd, e.cq, depth=4)
-        return lambda: e.file.call(
-            "CONNECT",
-            qp=qp.handle,
-            timeout_ns=ulp.hang_ns(),
-            dst=connect.addr("10.9.0.2", got.addr.port),
-            param=connect.param(),
-        )
+
+        def call():
+            where = connect.addr("10.9.0.2", got.addr.port)
+            attempt = e.file.call("CONNECT", qp=qp.handle, dst=where, param=connect.param())
+            return e.file.call("CONN_WAIT", conn=attempt.handle, timeout_ns=ulp.hang_ns())
+
+        return call
 
     def connect_later(e, peer):
         got = connect.listen(peer.file)
@@ -332,7 +326,6 @@ def scenes():
         return lambda: e.file.call(
             "CONNECT",
             qp=qp.handle,
-            flags=N["NONBLOCK"],
             dst=connect.addr("10.9.0.2", got.addr.port),
             param=connect.param(),
         )

@@ -813,14 +813,7 @@ class Peer:
         request = end.file.call("GET_REQUEST", listener=listener, timeout_ns=0)
         qp = Qp(end.file, end.pd, end.cq, depth=4)
         mine += [request.handle, qp.handle]
-        error_of(
-            end.file.call,
-            "ACCEPT",
-            request=request.handle,
-            qp=qp.handle,
-            timeout_ns=hang_ns(5),
-            param=connect.param(),
-        )
+        error_of(end.file.call, "ACCEPT", request=request.handle, qp=qp.handle, param=connect.param())
 
     def clear(self):
         os.write(self.tell, b"c")
@@ -850,37 +843,61 @@ def meet(w):
 
 
 # A call of ours that fails is not the peer's doing.
-@case("manager", "CONNECT", "CONNECT that returns at once", errors=CM_ERRORS, strict=("verb",))
-def _(w):
-    return connecting(w, N["NONBLOCK"])
-
-
 @case("manager", "CONNECT", errors=CM_ERRORS, strict=("verb",))
 def _(w):
-    return connecting(w, 0)
+    return connecting(w)
 
 
-def in_handler(step, function, *kinds):
-    """CONNECT whose step fails in the manager's handler, which runs in a worker of the kernel."""
+@case("manager", "CONN_WAIT", kinds=("copy",))
+def _(w):
+    conn, _, undo = connected(w)
+    return ioctl(w.file, "CONN_WAIT", conn=conn, undo=undo)
+
+
+def in_worker(step, function, *kinds):
+    """CONNECT and CONN_WAIT of an attempt whose step fails in a worker of the kernel."""
     how = {"errors": CM_ERRORS, "strict": ("verb",), "kinds": kinds, "handler": function}
-    case("manager", "CONNECT", f"CONNECT, {step} in the handler", **how)(lambda w: connecting(w, 0))
+    case("manager", "CONNECT", f"an attempt, {step}", **how)(lambda w: attempt(w))
 
 
-in_handler("each step", "*10connection*6Shared*2cm7Handler5event", "verb")
-in_handler("resolving the route", "rdma_resolve_route", "slab", "page")
-in_handler("sending the request", "rdma_connect_locked", "slab", "page")
+in_worker("each step in the manager's handler", "*10connection*10Connection*2cm7Handler5event", "verb")
+in_worker("each step in the work of the connection", "*10connection*10Connection*3run", "verb")
+in_worker("resolving the route", "rdma_resolve_route", "slab", "page")
+in_worker("sending the request", "rdma_connect_locked", "slab", "page")
 
 
-def connecting(w, flags):
+def attempt(w):
+    """CONNECT, and CONN_WAIT of it; destroyed if that fails."""
+    call = connecting(w)
+    begin = call.function
+
+    def whole(*args):
+        result = begin(*args)
+        if result == 0:
+            result, handle = wait_for(w.file, call.arg.handle), call.arg.handle
+            if result != 0:
+                failed = ctypes.get_errno()
+                tidy(w.file, handle)
+                ctypes.set_errno(failed)
+        return result
+
+    call.function = whole
+    return call
+
+
+def wait_for(file, conn):
+    waiting = ioctl(file, "CONN_WAIT", conn=conn, timeout_ns=hang_ns())
+    return waiting.function(*waiting.args)
+
+
+def connecting(w):
     peer = w.peer
     peer.clear()
     qp = Qp(w.file, w.pd, w.cq, depth=4)
     call = made(
         w.file,
         "CONNECT",
-        flags=flags,
         qp=qp.handle,
-        timeout_ns=0 if flags else hang_ns(),
         dst=connect.addr("10.9.0.2", peer.port),
         param=connect.param(path_mtu=2),
         **connect.private(b"hello"),
@@ -913,13 +930,9 @@ def requested(w):
 
     def ask():
         try:
-            got = w.sender.file.call(
-                "CONNECT",
-                qp=qp.handle,
-                timeout_ns=hang_ns(),
-                dst=connect.addr("10.9.0.1", w.port),
-                param=connect.param(),
-            )
+            where = connect.addr("10.9.0.1", w.port)
+            got = w.sender.file.call("CONNECT", qp=qp.handle, dst=where, param=connect.param())
+            connect.ended_well(w.sender.file, got.handle)
             w.sender.file.destroy(got.handle)
         except OSError:
             pass
@@ -973,7 +986,6 @@ def _(w):
         "ACCEPT",
         request=request,
         qp=qp.handle,
-        timeout_ns=hang_ns(),
         param=connect.param(ack_timeout=14),
         undo=lambda: (tidy(w.file, request, qp.handle), leave(w, thread)),
     )
@@ -989,13 +1001,9 @@ def connected(w):
     peer = w.peer
     peer.clear()
     qp = Qp(w.file, w.pd, w.cq, depth=4)
-    got = w.file.call(
-        "CONNECT",
-        qp=qp.handle,
-        timeout_ns=hang_ns(),
-        dst=connect.addr("10.9.0.2", peer.port),
-        param=connect.param(),
-    )
+    where = connect.addr("10.9.0.2", peer.port)
+    got = w.file.call("CONNECT", qp=qp.handle, dst=where, param=connect.param())
+    connect.ended_well(w.file, got.handle)
     # What the peer has of it stays.
     w.calm = lambda: None
 

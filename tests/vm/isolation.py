@@ -522,16 +522,21 @@ def attempts(me, h):
     f.destroy(ud.handle)
     attempt("GET_REQUEST", "GET_REQUEST", listener=h["listener"])
     attempt("CONN_QUERY", "CONN_QUERY", conn=h["listener"])
-    for command, field in (("ACCEPT", "request"), ("REJECT", "request"), ("DISCONNECT", "conn")):
-        more = {"qp": e.qp.handle, "timeout_ns": 1} if command == "ACCEPT" else {}
+    for command, field in (
+        ("ACCEPT", "request"),
+        ("REJECT", "request"),
+        ("DISCONNECT", "conn"),
+        ("CONN_WAIT", "conn"),
+    ):
+        more = {"qp": e.qp.handle} if command == "ACCEPT" else {}
         attempt(command, command, **{field: h["listener"]} | more)
-    attempt("ACCEPT, qp", "ACCEPT", request=h["listener"], qp=h["qp"], timeout_ns=1)
+    attempt("ACCEPT, qp", "ACCEPT", request=h["listener"], qp=h["qp"])
     for qp in (*me.pair, wide):
         f.destroy(qp.handle)
     f.destroy(me.ring.handle)
     del me.ring.ring, me.ring.slots
     me.ring.map.close()  # its entries count until then
-    attempt("CONNECT", "CONNECT", qp=h["qp"], timeout_ns=10**9, dst=connect.addr("10.9.0.1", 7), param=connect.param())
+    attempt("CONNECT", "CONNECT", qp=h["qp"], dst=connect.addr("10.9.0.1", 7), param=connect.param())
     return out
 
 
@@ -1333,7 +1338,7 @@ def bind(me, port):
 
 def connect_from(me, port):
     arg = {"dst": connect.addr("10.9.0.2", 9), "src": connect.addr("10.9.0.1", port), "param": connect.param()}
-    return error_of(me.end.file.call, "CONNECT", qp=me.end.qp.handle, timeout_ns=10**9, **arg)
+    return error_of(me.end.file.call, "CONNECT", qp=me.end.qp.handle, **arg)
 
 
 def privileged_key(me):

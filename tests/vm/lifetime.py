@@ -144,6 +144,7 @@ def husk(r, what, end):
         "CONNECT": {"qp": q.handle},
         "DISCONNECT": {"conn": q.handle},
         "CONN_QUERY": {"conn": q.handle},
+        "CONN_WAIT": {"conn": q.handle},
         "DESTROY": {"handle": q.handle},
         "SUBMIT": {"wr_size": ctypes.sizeof(ulp.S["wr"]), "cq": end.cq.handle},
         "CANCEL": {"queue": q.handle},

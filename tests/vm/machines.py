@@ -270,7 +270,7 @@ def met(r, name, server, own, where="10.9.0.2"):
                 if e.errno not in (cm.errno.ECONNRESET, cm.errno.ETIME, cm.errno.ETIMEDOUT):
                     raise
     got = thread.end(60)
-    done = cm.write_to(own, bytes(got.peer_private_data), b"met again")
+    done = cm.write_to(own, bytes(got.private_data), b"met again")
     r.equal(name, (done.status, server.end.buffer.map[4096:4105]), (0, b"met again"))
     return got
 
@@ -337,7 +337,7 @@ def test_killed(r):
     r.check("CONNECT that nobody answers ends", name in ("ETIME", "ETIMEDOUT", "EHOSTUNREACH"), name)
     r.equal(
         "a write over the connection fails",
-        cm.write_to(own, bytes(got.peer_private_data), b"lost").status,
+        cm.write_to(own, bytes(got.private_data), b"lost").status,
         RETRY_EXCEEDED,
     )
     r.equal("its queue pair is in ERR", cm.qp_state(own), N["QPS_ERR"])

@@ -52,7 +52,7 @@ mod state;
 pub use crate::refusal::{Private, RejectReason, Rejection};
 #[cfg(doc)]
 use crate::wire;
-pub use connection::{Connection, ConnectionInfo, Timings};
+pub use connection::{Connection, ConnectionInfo};
 #[cfg(any(feature = "smol", feature = "tokio"))]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
 pub use listener::Requests;

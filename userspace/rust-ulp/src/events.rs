@@ -109,9 +109,9 @@ pub enum EventKind {
     AddressChange,
     /// The peer of a [`cm::Connection`] does not answer.
     Unreachable,
-    /// A connection that no command waited for is established: a [`cm::Pending`] or its connection.
+    /// A connection is established: a [`cm::Pending`] or its connection.
     Established,
-    /// A connection that no command waited for did not come about.
+    /// An attempt to connect has failed: that of a [`cm::Pending`].
     ConnectFailed {
         /// The error number.
         errno: i32,

@@ -201,8 +201,6 @@ struct Conn {
     private: Vec<u8>,
     reject_reason: u32,
     user_data: u64,
-    /// No command waits for it: events tell its end.
-    pending: bool,
 }
 
 /// An address of this kernel.
@@ -778,10 +776,6 @@ impl Kernel {
                 let bytes = arg.private_data[..arg.private_len as usize].to_vec();
                 let theirs = state.conn(arg.request)?.other;
                 let ours = state.conn(arg.request)?;
-                if std::mem::take(&mut ours.pending) && ours.qp == arg.qp {
-                    arg.agreed = ours.param;
-                    return Ok(());
-                }
                 if ours.state != abi::CONN_REQUESTED {
                     return Err(Errno::EISCONN);
                 }
@@ -799,22 +793,23 @@ impl Kernel {
                 let ours = state.conn(arg.request)?;
                 (ours.state, ours.qp, ours.param) = (abi::CONN_ESTABLISHED, arg.qp, arg.param);
                 ours.user_data = arg.user_data;
-                ours.pending = arg.flags & abi::NONBLOCK != 0;
-                arg.agreed = arg.param;
                 let conn = state.conn(theirs)?;
                 (conn.state, conn.private) = (abi::CONN_ESTABLISHED, bytes);
                 conn.param.initiator_depth = arg.param.responder_resources;
                 conn.peer_qp_num = numbers[0];
                 for end in [theirs, arg.request] {
-                    if state.conn(end)?.pending {
-                        state.happen(abi::EVENT_ESTABLISHED, end, 0);
-                    }
+                    state.happen(abi::EVENT_ESTABLISHED, end, 0);
                 }
                 Ok(())
             };
             Reject => |arg| {
                 assert!(arg.private_len as usize <= abi::CM_REJ_PRIVATE_MAX);
                 state.reject(arg.request, 28, &arg.private_data[..arg.private_len as usize])
+            };
+            Connect => |arg| {
+                assert!(arg.private_len as usize <= abi::CM_REQ_PRIVATE_MAX);
+                arg.handle = state.connect(arg)?;
+                Ok(())
             };
             Disconnect => |arg| state.disconnect(arg.conn);
             ConnQuery => |arg| {
@@ -895,108 +890,33 @@ impl Kernel {
         }
     }
 
-    fn connect(&self, arg: &mut abi::Connect) -> Result<(), Errno> {
-        assert_eq!(arg.size, abi::Connect::SIZE);
-        assert!(arg.private_len as usize <= abi::CM_REQ_PRIVATE_MAX);
-        let nonblock = arg.flags & abi::NONBLOCK != 0;
+    fn wait(&self, arg: &mut abi::ConnWait) -> Result<(), Errno> {
+        assert_eq!(arg.size, abi::ConnWait::SIZE);
         let end = Instant::now().checked_add(Duration::from_nanos(arg.timeout_ns));
-        let ours = match arg.handle {
-            0 => self.begin_connect(arg)?,
-            handle => handle,
-        };
-        if nonblock {
-            arg.handle = ours;
-            return Ok(());
-        }
-        let was_pending = std::mem::take(&mut lock(&self.state).conn(ours)?.pending);
         loop {
             let mut state = lock(&self.state);
-            let conn = state.conn(ours)?;
-            (arg.reject_reason, arg.agreed) = (conn.reject_reason, conn.param);
-            if conn.state != 0 || conn.reject_reason != 0 {
-                arg.peer_private_data = private(&conn.private);
-                arg.peer_private_len = conn.private.len() as u32;
-            }
-            if conn.reject_reason != 0 {
-                if !was_pending {
-                    state.objects.remove(&ours);
-                }
-                return Err(Errno::ECONNREFUSED);
-            }
+            let conn = state.conn(arg.conn)?;
             if conn.state != 0 {
-                (arg.handle, arg.peer_qp_num) = (ours, conn.peer_qp_num);
-                (arg.resolve_us, arg.route_us, arg.connect_us) = (1, 2, 3);
-                return Ok(());
+                arg.private_data = private(&conn.private);
+                arg.private_len = conn.private.len() as u32;
+            }
+            arg.reject_reason = conn.reject_reason;
+            match conn.state {
+                0 => {}
+                abi::CONN_REQUESTED => return Err(Errno::ENOTCONN),
+                abi::CONN_FAILED => return Err(Errno::ECONNREFUSED),
+                _ => {
+                    (arg.agreed, arg.local) = (conn.param, conn.local);
+                    arg.peer_qp_num = conn.peer_qp_num;
+                    return Ok(());
+                }
             }
             if end.is_some_and(|end| Instant::now() >= end) {
-                arg.handle = ours;
                 return Err(Errno::ETIME);
             }
             drop(state);
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    /// Sends a request, and returns the handle of the attempt.
-    fn begin_connect(&self, arg: &mut abi::Connect) -> Result<u32, Errno> {
-        let nonblock = arg.flags & abi::NONBLOCK != 0;
-        let mut state = lock(&self.state);
-        assert_ne!(arg.timeout_ns == 0, !nonblock);
-        if state.qp(arg.qp)?.attr.qp_state != abi::QPS_INIT {
-            return Err(Errno::EISCONN);
-        }
-        arg.local = at_port(40000);
-        let bytes = arg.private_data[..arg.private_len as usize].to_vec();
-        let number = state.qp(arg.qp)?.arg.qp_num;
-        let Some(listener) = state.listener(arg.dst.port) else {
-            arg.reject_reason = 8;
-            return Err(Errno::ECONNREFUSED);
-        };
-        if let Some(Object::Listener {
-            arg: listen,
-            rejected,
-            requests,
-        }) = state.objects.get_mut(&listener)
-        {
-            if requests.len() as u32 >= listen.backlog {
-                *rejected += 1;
-                arg.reject_reason = 28;
-                return Err(Errno::ECONNREFUSED);
-            }
-        }
-        let ours = state.next + 1;
-        let conn = |state, other, qp, local, peer, peer_qp_num| Conn {
-            state,
-            local,
-            peer,
-            param: arg.param,
-            qp,
-            peer_qp_num,
-            other,
-            private: bytes.clone(),
-            reject_reason: 0,
-            user_data: arg.user_data,
-            pending: nonblock,
-        };
-        let (to, from) = (arg.dst, arg.local);
-        state.add(Object::Conn(Box::new(conn(
-            0,
-            ours + 1,
-            arg.qp,
-            from,
-            to,
-            0,
-        ))));
-        let mut request = conn(abi::CONN_REQUESTED, ours, 0, to, from, number);
-        (request.user_data, request.pending) = (0, false);
-        state.add(Object::Conn(Box::new(request)));
-        let mut waiting = 0;
-        if let Some(Object::Listener { requests, .. }) = state.objects.get_mut(&listener) {
-            requests.push_back(ours + 1);
-            waiting = requests.len() as u32;
-        }
-        state.happen(abi::EVENT_CONNECT_REQUEST, listener, waiting);
-        Ok(ours)
     }
 
     fn allocate(&self, state: &mut State, len: u64) -> u64 {
@@ -1453,9 +1373,9 @@ impl FakeKernel for Kernel {
                 drop(state);
                 return self.get_request(arg);
             }
-            if let Some(arg) = arg.downcast_mut::<abi::Connect>() {
+            if let Some(arg) = arg.downcast_mut::<abi::ConnWait>() {
                 drop(state);
-                return self.connect(arg);
+                return self.wait(arg);
             }
             self.control(&mut state, arg)
         })
@@ -1563,18 +1483,70 @@ impl State {
         }
     }
 
+    /// Begins an attempt, and returns its handle.
+    fn connect(&mut self, arg: &abi::Connect) -> Result<u32, Errno> {
+        if self.qp(arg.qp)?.attr.qp_state != abi::QPS_INIT {
+            return Err(Errno::EISCONN);
+        }
+        let number = self.qp(arg.qp)?.arg.qp_num;
+        let conn = |state, other, qp, local, peer, peer_qp_num, user_data| {
+            Object::Conn(Box::new(Conn {
+                state,
+                local,
+                peer,
+                param: arg.param,
+                qp,
+                peer_qp_num,
+                other,
+                private: arg.private_data[..arg.private_len as usize].to_vec(),
+                reject_reason: 0,
+                user_data,
+            }))
+        };
+        let ours = self.next + 1;
+        let (from, to) = (at_port(40000), arg.dst);
+        self.add(conn(0, ours + 1, arg.qp, from, to, 0, arg.user_data));
+        let listener = self.listener(arg.dst.port);
+        let Some(Object::Listener {
+            arg: listen,
+            rejected,
+            requests,
+        }) = listener.and_then(|listener| self.objects.get_mut(&listener))
+        else {
+            self.refuse_attempt(ours, 8, &[]);
+            return Ok(ours);
+        };
+        if requests.len() as u32 >= listen.backlog {
+            *rejected += 1;
+            self.refuse_attempt(ours, 28, &[]);
+            return Ok(ours);
+        }
+        requests.push_back(ours + 1);
+        let waiting = requests.len() as u32;
+        self.add(conn(abi::CONN_REQUESTED, ours, 0, to, from, number, 0));
+        self.happen(
+            abi::EVENT_CONNECT_REQUEST,
+            listener.unwrap_or_default(),
+            waiting,
+        );
+        Ok(ours)
+    }
+
+    /// Ends the attempt `handle`, if it is there.
+    fn refuse_attempt(&mut self, handle: u32, reason: u32, bytes: &[u8]) {
+        if let Ok(conn) = self.conn(handle) {
+            (conn.reject_reason, conn.private) = (reason, bytes.to_vec());
+            (conn.state, conn.qp) = (abi::CONN_FAILED, 0);
+            let errno = Errno::ECONNREFUSED as u32;
+            self.happen(abi::EVENT_CONNECT_FAILED, handle, errno);
+        }
+    }
+
     /// Ends a request, and tells the other side.
     fn reject(&mut self, request: u32, reason: u32, bytes: &[u8]) -> Result<(), Errno> {
         let theirs = self.conn(request)?.other;
         self.objects.remove(&request);
-        if let Ok(other) = self.conn(theirs) {
-            (other.reject_reason, other.private) = (reason, bytes.to_vec());
-            if other.pending {
-                other.state = abi::CONN_FAILED;
-                let errno = Errno::ECONNREFUSED as u32;
-                self.happen(abi::EVENT_CONNECT_FAILED, theirs, errno);
-            }
-        }
+        self.refuse_attempt(theirs, reason, bytes);
         Ok(())
     }
 

@@ -43,7 +43,7 @@ macro_rules! plain {
 }
 plain!(Query Attach DeviceQuery PortQuery PkeyQuery PdCreate CqCreate QpCreate QpModify QpQuery
     BufferCreate BufferImport BufferQuery GrantCreate GrantQuery AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
-    Connect Disconnect ConnQuery Destroy Cancel CqEventfd);
+    Connect ConnWait Disconnect ConnQuery Destroy Cancel CqEventfd);
 
 /// What answers in place of the kernel in unit tests.
 #[cfg(test)]

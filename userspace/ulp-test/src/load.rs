@@ -73,18 +73,18 @@ fn documented(command: &str, errno: Errno, is_calm: bool) -> bool {
         // The peer does not answer, or not in time on a busy machine.
         EHOSTUNREACH | ETIMEDOUT => ROUTED.contains(&command),
         ECONNREFUSED | ECONNRESET | ENOTCONN => {
-            matches!(command, "CONNECT" | "ACCEPT" | "DISCONNECT")
+            matches!(command, "CONN_WAIT" | "ACCEPT" | "DISCONNECT")
         }
-        ETIME => matches!(command, "GET_REQUEST" | "ACCEPT" | "CONNECT"),
+        ETIME => matches!(command, "GET_REQUEST" | "CONN_WAIT"),
         // It was stopped, and goes on.
-        EINTR => matches!(command, "GET_REQUEST" | "ACCEPT" | "CONNECT" | "poll"),
+        EINTR => matches!(command, "GET_REQUEST" | "CONN_WAIT" | "poll"),
         _ if is_calm => false,
         // The device was removed, no other is there yet, or no memory.
         ENODEV | ENOENT | ENOMEM => true,
         // The module is gone: there is no device file.
         ENXIO => command == "open",
         ENETUNREACH | ENETDOWN => ROUTED.contains(&command),
-        EXDEV => matches!(command, "CONNECT" | "ACCEPT"),
+        EXDEV => matches!(command, "CONN_WAIT" | "ACCEPT"),
         // The device has no address, which keys need too.
         EADDRNOTAVAIL => {
             ROUTED.contains(&command)
@@ -100,7 +100,14 @@ fn documented(command: &str, errno: Errno, is_calm: bool) -> bool {
 }
 
 /// The commands that need a route.
-const ROUTED: [&str; 5] = ["QP_MODIFY", "AH_CREATE", "CONNECT", "ACCEPT", "LISTEN"];
+const ROUTED: [&str; 6] = [
+    "QP_MODIFY",
+    "AH_CREATE",
+    "CONNECT",
+    "CONN_WAIT",
+    "ACCEPT",
+    "LISTEN",
+];
 
 /// xorshift64*
 struct Dice(u64);
@@ -1191,10 +1198,10 @@ fn serve(
     let accepted = end.link.call(abi::Accept {
         request,
         qp: end.qp.handle,
-        timeout_ns: 4_000_000_000,
         param: param(),
         ..abi::Accept::default()
     });
+    let accepted = accepted.and_then(|_| wait(&end, request, 4_000_000_000));
     if accepted.is_err() {
         // It is pending, or has failed.
         may(end.link.destroy(request), &[Errno::ENOENT])?;
@@ -1227,16 +1234,31 @@ fn serve(
     Ok(())
 }
 
+/// Waits for the end of an attempt to connect.
+fn wait(end: &End<'_>, conn: u32, timeout_ns: u64) -> Done {
+    end.link.call(abi::ConnWait {
+        conn,
+        timeout_ns,
+        ..abi::ConnWait::default()
+    })?;
+    Ok(())
+}
+
 /// Connects and sends a message; `sent` says whether it has arrived.
 fn client(worker: Worker<'_>, dice: &mut Dice, port: u16, sent: &AtomicBool) -> Done {
     let end = End::new(Link::open(worker, "h2")?, dice, abi::QPT_RC, None)?;
     let got = end.link.call(abi::Connect {
         qp: end.qp.handle,
-        timeout_ns: 1_000_000 * dice.of([50, 3000, 6000]),
         dst: local(1, port),
         param: param(),
         ..abi::Connect::default()
     })?;
+    let waited = wait(&end, got.handle, 1_000_000 * dice.of([50, 3000, 6000]));
+    if waited.is_err() {
+        // It is pending, or has failed.
+        may(end.link.destroy(got.handle), &[Errno::ENOENT])?;
+    }
+    waited?;
     worker.all.did("connect", 1);
     end.memory.put(0, &[0x5a; 64]);
     end.link.post(&[abi::Wr {

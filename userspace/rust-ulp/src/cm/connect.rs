@@ -6,13 +6,14 @@ use super::addr::to_abi;
 use super::connection::Connection;
 use super::options::ConnectOptions;
 use super::params::param;
-use super::pending::{Attempt, Pending};
+use super::pending::{Pending, Side};
 #[cfg(doc)]
 use super::Listener;
 use crate::abi;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
+use crate::object::Object;
 #[cfg(doc)]
 use crate::params::AckTimeout;
 use crate::qp::{ConnectError, PreparedQp};
@@ -42,10 +43,8 @@ impl PreparedQp<Rc> {
         addr: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<Connection, ConnectError> {
-        match self.attempt(addr, options) {
-            Ok(attempt) => attempt.finish(None, self, options.timeout),
-            Err(error) => Err(ConnectError::new(error, self)),
-        }
+        self.begin_connect_cm(addr, options)?
+            .finish(options.timeout)
     }
 
     /// Begins what [`Self::connect_cm`] does, and does not wait for the peer.
@@ -58,8 +57,8 @@ impl PreparedQp<Rc> {
         addr: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<Pending, ConnectError> {
-        match self.attempt(addr, options) {
-            Ok(attempt) => attempt.begin(None, self),
+        match self.begin(addr, options) {
+            Ok(object) => Ok(Pending::new(object, self, addr, Side::Connecting)),
             Err(error) => Err(ConnectError::new(error, self)),
         }
     }
@@ -90,20 +89,20 @@ impl PreparedQp<Rc> {
         pending.end(wait, options.timeout).await
     }
 
-    fn attempt(&self, addr: SocketAddr, options: &ConnectOptions) -> Result<Attempt> {
+    fn begin(&self, addr: SocketAddr, options: &ConnectOptions) -> Result<Object> {
         let (private_data, private_len) = options.saying.encode(abi::CM_REQ_PRIVATE_MAX)?;
-        Ok(Attempt::Connect(Box::new((
-            abi::Connect {
-                qp: self.handle(),
-                dst: to_abi(&addr),
-                src: options.source.as_ref().map(to_abi).unwrap_or_default(),
-                param: param(self, options.flow_control),
-                private_len,
-                private_data,
-                user_data: options.user_data,
-                ..Command::new()
-            },
-            addr,
-        ))))
+        let mut arg = abi::Connect {
+            qp: self.handle(),
+            dst: to_abi(&addr),
+            src: options.source.as_ref().map(to_abi).unwrap_or_default(),
+            param: param(self, options.flow_control),
+            private_len,
+            private_data,
+            user_data: options.user_data,
+            ..Command::new()
+        };
+        let device = self.device_inner();
+        device.call(&mut arg)?;
+        Ok(Object::new(device, arg.handle))
     }
 }

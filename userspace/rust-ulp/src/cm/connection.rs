@@ -19,19 +19,6 @@ use crate::sys::Command;
 use crate::transport::Rc;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long the steps of connecting took, from its beginning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Timings {
-    /// Until the address was resolved to a device.
-    pub resolved: Duration,
-    /// Until the route was known.
-    pub routed: Duration,
-    /// Until the peer had answered.
-    pub connected: Duration,
-}
 
 /// What the kernel says of a [`Connection`].
 #[doc(alias = "rust_ulp_conn_query")]
@@ -58,7 +45,6 @@ pub(super) struct ConnectionParts {
     pub(super) peer: SocketAddr,
     pub(super) param: abi::ConnParam,
     pub(super) private: Private,
-    pub(super) timings: Option<Timings>,
 }
 
 // Dropped in this order: the object, the queue pair that it needs.
@@ -121,11 +107,6 @@ impl Connection {
     /// What the peer said when it accepted, or with its request.
     pub fn private(&self) -> &Private {
         &self.inner.parts.private
-    }
-
-    /// How long connecting took, at the side that did.
-    pub fn timings(&self) -> Option<Timings> {
-        self.inner.parts.timings
     }
 
     /// Ends it, for all clones: the peer is told, and the queue pair goes to the error state and

@@ -3,7 +3,7 @@
 //! Attempts to connect and to accept.
 
 use super::addr::from_abi;
-use super::connection::{Connection, ConnectionParts, Timings};
+use super::connection::{Connection, ConnectionParts};
 use super::state::{query, State};
 #[cfg(doc)]
 use super::Request;
@@ -23,128 +23,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An attempt to connect: the struct of its command, and what the connection will be told of.
-#[derive(Debug)]
-pub(super) enum Attempt {
-    Connect(Box<(abi::Connect, SocketAddr)>),
-    Accept(Box<(abi::Accept, ConnectionParts)>),
+/// The side of an attempt.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Side {
+    Connecting,
+    Accepting,
 }
 
-impl Attempt {
-    /// Issues the command, which waits for as long as `deadline` says, or not at all.
-    fn issue(&mut self, device: &DeviceInner, deadline: Option<&Deadline>) -> Result<()> {
-        // An attempt that begins needs some time.
-        let timeout_ns = deadline.map_or(0, |deadline| deadline.left_ns().max(1));
-        let flags = deadline.map_or(abi::NONBLOCK, |_| 0);
-        // Repeated after a signal, a command waits on.
-        let (result, name) = match self {
-            Self::Connect(attempt) => {
-                (attempt.0.timeout_ns, attempt.0.flags) = (timeout_ns, flags);
-                (device.file().call(&mut attempt.0), abi::Connect::NAME)
-            }
-            Self::Accept(attempt) => {
-                (attempt.0.timeout_ns, attempt.0.flags) = (timeout_ns, flags);
-                (device.file().call(&mut attempt.0), abi::Accept::NAME)
-            }
-        };
-        result.map_err(|errno| match (&*self, errno, deadline) {
-            (Self::Connect(attempt), Errno::ECONNREFUSED, _) => {
-                let (arg, peer) = &**attempt;
-                Error::Rejected(Box::new(Rejection {
-                    peer: *peer,
-                    reason: RejectReason::from_code(arg.reject_reason),
-                    private: Private::new(&arg.peer_private_data, arg.peer_private_len),
-                }))
-            }
-            (Self::Connect(attempt), Errno::ETIME, Some(deadline)) => {
-                deadline.timeout_of("connecting to", Some(attempt.1))
-            }
-            (Self::Accept(_), Errno::ETIME, Some(deadline)) => {
-                deadline.timeout("accepting a connection")
-            }
-            (_, errno, _) => Error::sys(name, errno),
-        })
-    }
-
-    /// Returns the connection, once CONNECT has returned one.
-    fn object(&self, device: &Arc<DeviceInner>) -> Option<Object> {
-        match self {
-            Self::Connect(attempt) if attempt.0.handle != 0 => {
-                Some(Object::new(device, attempt.0.handle))
-            }
-            _ => None,
-        }
-    }
-
-    /// Starts the attempt. `object` is the request that is accepted.
-    pub(super) fn begin(
-        mut self,
-        object: Option<Object>,
-        qp: PreparedQp<Rc>,
-    ) -> Result<Pending, ConnectError> {
-        let result = self.issue(qp.device_inner(), None);
-        match (result, object.or_else(|| self.object(qp.device_inner()))) {
-            (Ok(()), Some(object)) => Ok(Pending {
-                object,
-                qp,
-                attempt: self,
-            }),
-            (result, object) => {
-                drop(object);
-                let none = || Error::sys(abi::Connect::NAME, Errno::ENOENT);
-                Err(ConnectError::new(result.err().unwrap_or_else(none), qp))
-            }
-        }
-    }
-
-    /// Waits for the end of the attempt, which begins if there is no `object`.
-    pub(super) fn finish(
-        mut self,
-        object: Option<Object>,
-        qp: PreparedQp<Rc>,
-        timeout: Duration,
-    ) -> Result<Connection, ConnectError> {
-        let result = self.issue(qp.device_inner(), Some(&Deadline::after(timeout)));
-        let object = object.or_else(|| self.object(qp.device_inner()));
-        let object = match (result, object) {
-            (Ok(()), Some(object)) => object,
-            (result, object) => {
-                // Before the queue pair, which a pending attempt has.
-                drop(object);
-                let none = || Error::sys(abi::Connect::NAME, Errno::ENOENT);
-                return Err(ConnectError::new(result.err().unwrap_or_else(none), qp));
-            }
-        };
-        let micros = |n: u32| Duration::from_micros(n.into());
-        let parts = match self {
-            Self::Accept(attempt) => {
-                let (arg, parts) = *attempt;
-                ConnectionParts {
-                    param: arg.agreed,
-                    ..parts
-                }
-            }
-            Self::Connect(attempt) => {
-                let (arg, peer) = &*attempt;
-                ConnectionParts {
-                    local: from_abi(&arg.local),
-                    peer: *peer,
-                    param: arg.agreed,
-                    private: Private::new(&arg.peer_private_data, arg.peer_private_len),
-                    timings: Some(Timings {
-                        resolved: micros(arg.resolve_us),
-                        routed: micros(arg.route_us),
-                        connected: micros(arg.connect_us),
-                    }),
-                }
-            }
-        };
-        Connection::new(object, qp, parts)
-    }
-}
-
-/// An attempt to connect that nobody waits for, from [`PreparedQp::begin_connect_cm`] and
-/// [`Request::begin_accept`].
+/// An attempt to connect, from [`PreparedQp::begin_connect_cm`] and [`Request::begin_accept`].
 ///
 /// [`EventKind::Established`](crate::EventKind::Established) or
 /// [`EventKind::ConnectFailed`](crate::EventKind::ConnectFailed) tells that it is over:
@@ -155,10 +41,21 @@ impl Attempt {
 pub struct Pending {
     object: Object,
     qp: PreparedQp<Rc>,
-    attempt: Attempt,
+    peer: SocketAddr,
+    side: Side,
 }
 
 impl Pending {
+    /// Makes the value for an attempt that has begun.
+    pub(super) fn new(object: Object, qp: PreparedQp<Rc>, peer: SocketAddr, side: Side) -> Self {
+        Self {
+            object,
+            qp,
+            peer,
+            side,
+        }
+    }
+
     /// Returns [`State::Connecting`], or what it has come to.
     ///
     /// # Errors
@@ -177,38 +74,72 @@ impl Pending {
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
         let deadline = Deadline::after(timeout);
-        let error = loop {
+        loop {
             match self.state() {
                 Ok(State::Connecting) => {}
                 Ok(_) => return self.finish(timeout), // which does not sleep
-                Err(error) => break error,
+                Err(error) => return Err(self.give_up(error)),
             }
             let left = deadline.left();
             if left.is_zero() {
-                break match &self.attempt {
-                    Attempt::Connect(attempt) => {
-                        deadline.timeout_of("connecting to", Some(attempt.1))
-                    }
-                    _ => deadline.timeout("accepting a connection"),
-                };
+                let error = self.timed_out(&deadline);
+                return Err(self.give_up(error));
             }
             // Events of other objects wake it, too.
             if let Err(error) = wait.changed(left).await {
-                break error;
+                return Err(self.give_up(error));
             }
-        };
-        // Before the queue pair, which it needs.
-        drop(self.object);
-        Err(ConnectError::new(error, self.qp))
+        }
     }
 
     /// Waits until it is over, at most for `timeout`; then it is given up.
+    #[doc(alias = "rust_ulp_conn_wait")]
     ///
     /// # Errors
     ///
     /// As [`PreparedQp::connect_cm`] and [`Request::accept`].
     pub fn finish(self, timeout: Duration) -> Result<Connection, ConnectError> {
-        self.attempt.finish(Some(self.object), self.qp, timeout)
+        let deadline = Deadline::after(timeout);
+        let mut arg = abi::ConnWait {
+            conn: self.handle(),
+            timeout_ns: deadline.left_ns(),
+            ..Command::new()
+        };
+        // Repeated after a signal, the command waits for what is left of the time.
+        let result = self.device_inner().file().call(&mut arg);
+        let private = Private::new(&arg.private_data, arg.private_len);
+        let error = match result {
+            Ok(()) => {
+                let parts = ConnectionParts {
+                    local: from_abi(&arg.local),
+                    peer: self.peer,
+                    param: arg.agreed,
+                    private,
+                };
+                return Connection::new(self.object, self.qp, parts);
+            }
+            Err(Errno::ECONNREFUSED) => Error::Rejected(Box::new(Rejection {
+                peer: self.peer,
+                reason: RejectReason::from_code(arg.reject_reason),
+                private,
+            })),
+            Err(Errno::ETIME) => self.timed_out(&deadline),
+            Err(errno) => Error::sys(abi::ConnWait::NAME, errno),
+        };
+        Err(self.give_up(error))
+    }
+
+    fn timed_out(&self, deadline: &Deadline) -> Error {
+        match self.side {
+            Side::Connecting => deadline.timeout_of("connecting to", Some(self.peer)),
+            Side::Accepting => deadline.timeout("accepting a connection"),
+        }
+    }
+
+    fn give_up(self, error: Error) -> ConnectError {
+        // Before the queue pair, which it needs.
+        drop(self.object);
+        ConnectError::new(error, self.qp)
     }
 
     pub(crate) fn handle(&self) -> u32 {

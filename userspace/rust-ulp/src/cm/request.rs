@@ -3,10 +3,10 @@
 //! Requests of peers that connect.
 
 use super::addr::from_abi;
-use super::connection::{Connection, ConnectionParts};
+use super::connection::Connection;
 use super::options::{AcceptOptions, Saying};
 use super::params::{param, Params};
-use super::pending::{Attempt, Pending};
+use super::pending::{Pending, Side};
 use crate::abi;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
@@ -86,10 +86,7 @@ impl Request {
         qp: PreparedQp<Rc>,
         options: &AcceptOptions,
     ) -> Result<Connection, ConnectError> {
-        match self.attempt(&qp, options) {
-            Ok((object, attempt)) => attempt.finish(Some(object), qp, options.timeout),
-            Err(error) => Err(ConnectError::new(error, qp)),
-        }
+        self.begin_accept(qp, options)?.finish(options.timeout)
     }
 
     /// Begins what [`Self::accept`] does, and does not wait for the peer.
@@ -102,9 +99,13 @@ impl Request {
         qp: PreparedQp<Rc>,
         options: &AcceptOptions,
     ) -> Result<Pending, ConnectError> {
-        match self.attempt(&qp, options) {
-            Ok((object, attempt)) => attempt.begin(Some(object), qp),
-            Err(error) => Err(ConnectError::new(error, qp)),
+        match self.begin(&qp, options) {
+            Ok(()) => Ok(Pending::new(self.object, qp, self.peer, Side::Accepting)),
+            Err(error) => {
+                // Rejects the peer.
+                drop(self.object);
+                Err(ConnectError::new(error, qp))
+            }
         }
     }
 
@@ -134,7 +135,7 @@ impl Request {
         pending.end(wait, options.timeout).await
     }
 
-    fn attempt(self, qp: &PreparedQp<Rc>, options: &AcceptOptions) -> Result<(Object, Attempt)> {
+    fn begin(&self, qp: &PreparedQp<Rc>, options: &AcceptOptions) -> Result<()> {
         let (private_data, private_len) = options.saying.encode(abi::CM_REP_PRIVATE_MAX)?;
         // Handles of another file name other things there.
         if !Arc::ptr_eq(&self.device, qp.device_inner()) {
@@ -144,7 +145,7 @@ impl Request {
         let asked = &self.param;
         param.responder_resources = param.responder_resources.min(asked.responder_resources);
         param.initiator_depth = param.initiator_depth.min(asked.initiator_depth);
-        let arg = abi::Accept {
+        let mut arg = abi::Accept {
             request: self.object.handle(),
             qp: qp.handle(),
             param,
@@ -153,14 +154,7 @@ impl Request {
             user_data: options.user_data,
             ..Command::new()
         };
-        let parts = ConnectionParts {
-            local: self.local,
-            peer: self.peer,
-            param: self.param,
-            private: self.private,
-            timings: None,
-        };
-        Ok((self.object, Attempt::Accept(Box::new((arg, parts)))))
+        self.device.call(&mut arg)
     }
 
     /// Tells it no, with at most 148 bytes that say why.

@@ -318,11 +318,7 @@ impl<'w> Actor<'w> {
             // These say something when they fail as well: what is left of the time, for example.
             let may_say = matches!(
                 nr,
-                abi::IOC_SUBMIT
-                    | abi::IOC_CONNECT
-                    | abi::IOC_ACCEPT
-                    | abi::IOC_GET_REQUEST
-                    | abi::IOC_QP_MODIFY
+                abi::IOC_SUBMIT | abi::IOC_CONN_WAIT | abi::IOC_GET_REQUEST | abi::IOC_QP_MODIFY
             );
             if result.is_err() && after != raw && !may_say && result != Err(Errno::EFAULT) {
                 self.finding(format!("{what} wrote to its struct, and is {result:?}"));
@@ -395,8 +391,7 @@ impl<'w> Actor<'w> {
                 change(offset_of!(abi::Submit, wrs), &address);
             }
             abi::IOC_GET_REQUEST => change(offset_of!(abi::GetRequest, timeout_ns), &wait),
-            abi::IOC_ACCEPT => change(offset_of!(abi::Accept, timeout_ns), &wait),
-            abi::IOC_CONNECT => change(offset_of!(abi::Connect, timeout_ns), &wait),
+            abi::IOC_CONN_WAIT => change(offset_of!(abi::ConnWait, timeout_ns), &wait),
             abi::IOC_BUFFER_CREATE => change(offset_of!(abi::BufferCreate, length), &memory),
             abi::IOC_BUFFER_REGISTER => change(offset_of!(abi::BufferRegister, addr), &pinned),
             abi::IOC_DEVICE_LIST => change(offset_of!(abi::DeviceList, entries), &address),

@@ -230,7 +230,7 @@ fn replay(
 fn group(what: &str) -> &'static str {
     match what {
         "SUBMIT" | "CANCEL" | "CQ_EVENTFD" | "shared requests" => "requests",
-        "LISTEN" | "GET_REQUEST" | "ACCEPT" | "REJECT" | "CONNECT" | "DISCONNECT"
+        "LISTEN" | "GET_REQUEST" | "ACCEPT" | "REJECT" | "CONNECT" | "CONN_WAIT" | "DISCONNECT"
         | "CONN_QUERY" => "connections",
         "mmap" | "munmap" | "mremap" | "mprotect" | "madvise" | "ring" | "buffer bytes" => {
             "mappings"

@@ -56,6 +56,7 @@ pub const OPS: &[(&str, u32, Op)] = &[
     ("accept", 2, accept),
     ("reject", 2, reject),
     ("connect", 1, connect),
+    ("wait for a connection", 1, wait_for_connection),
     ("meet", 1, meet),
     ("disconnect", 2, disconnect),
     ("fork", 1, fork),
@@ -1386,22 +1387,10 @@ fn get_request(a: &mut Actor<'_>) {
     take_request(a, &open, listener, wait);
 }
 
-/// What [`Actor::until`] says, or that the command does not wait.
-fn time(a: &mut Actor<'_>, wait: u64) -> (u32, u64) {
-    if a.dice.one_in(4) {
-        (abi::NONBLOCK, 0)
-    } else {
-        a.until(wait)
-    }
-}
-
-fn answer(a: &mut Actor<'_>, open: &Open, request: Object, qp: u32, wait: u64) {
-    let (flags, timeout_ns) = time(a, wait);
+fn answer(a: &mut Actor<'_>, open: &Open, request: Object, qp: u32) {
     let arg = abi::Accept {
-        flags,
         request: request.handle,
         qp,
-        timeout_ns,
         param: parameters(a),
         private_len: a.dice.below(64) as u32,
         ..abi::Accept::new()
@@ -1421,8 +1410,7 @@ fn accept(a: &mut Actor<'_>) {
         .one(&open, Kind::Request)
         .unwrap_or(object(Kind::Request, 1));
     let qp = a.handle(&open, Kind::Qp);
-    let wait = a.wait();
-    answer(a, &open, request, qp, wait);
+    answer(a, &open, request, qp);
 }
 
 fn refuse(a: &mut Actor<'_>, open: &Open, request: u32) {
@@ -1442,17 +1430,9 @@ fn reject(a: &mut Actor<'_>) {
     refuse(a, &open, request);
 }
 
-fn ask(a: &mut Actor<'_>, open: &Open, qp: u32, dst: abi::Addr, wait: u64) {
-    let (flags, timeout_ns) = time(a, wait);
+fn ask(a: &mut Actor<'_>, open: &Open, qp: u32, dst: abi::Addr) -> Option<u32> {
     let arg = abi::Connect {
-        flags,
         qp,
-        handle: if a.dice.one_in(8) {
-            a.handle(open, Kind::Conn)
-        } else {
-            0
-        },
-        timeout_ns,
         dst,
         src: if a.dice.one_in(4) {
             net(open.host, 0)
@@ -1464,10 +1444,32 @@ fn ask(a: &mut Actor<'_>, open: &Open, qp: u32, dst: abi::Addr, wait: u64) {
         ..abi::Connect::new()
     };
     let (result, out) = a.cmd(open, arg);
-    // Pending after the latter two.
-    if matches!(result, Ok(()) | Err(Errno::ETIME | Errno::EINTR)) && out.handle != arg.handle {
-        a.made(open, object(Kind::Conn, out.handle));
-    }
+    result.ok()?;
+    a.made(open, object(Kind::Conn, out.handle));
+    Some(out.handle)
+}
+
+fn conn_wait(a: &mut Actor<'_>, open: &Open, conn: u32, timeout_ns: u64) {
+    let arg = abi::ConnWait {
+        conn,
+        timeout_ns,
+        ..abi::ConnWait::new()
+    };
+    // The error of an attempt is the attempt's.
+    let _ = a.cmd(open, arg);
+}
+
+/// Waits for an attempt, or for what is none.
+fn wait_for_connection(a: &mut Actor<'_>) {
+    let open = a.file();
+    let kind = if a.dice.one_in(4) {
+        Kind::Request
+    } else {
+        Kind::Conn
+    };
+    let conn = a.handle(&open, kind);
+    let wait = a.wait();
+    conn_wait(a, &open, conn, wait);
 }
 
 fn connect(a: &mut Actor<'_>) {
@@ -1477,8 +1479,7 @@ fn connect(a: &mut Actor<'_>) {
         dst.addr[3] = a.dice.word() as u8;
     }
     let qp = a.handle(&open, Kind::Qp);
-    let wait = a.wait();
-    ask(a, &open, qp, dst, wait);
+    ask(a, &open, qp, dst);
 }
 
 /// One side asks, in a thread of its own, and the other one accepts, or rejects now and then.
@@ -1510,14 +1511,18 @@ fn meet(a: &mut Actor<'_>) {
             let mut b = Actor::new(world, number)?;
             b.dice = super::dice::Dice::new(seed.into(), Vec::new());
             b.doing = doing;
-            ask(&mut b, &peer, other.handle, dst, long);
+            if let Some(conn) = ask(&mut b, &peer, other.handle, dst) {
+                conn_wait(&mut b, &peer, conn, long);
+            }
             Ok::<_, Errno>(b.counts)
         });
         if let Some(request) = take_request(a, &here, listener.handle, long) {
             if a.dice.one_in(4) {
                 refuse(a, &here, request.handle);
             } else {
-                answer(a, &here, request, own.handle, long);
+                let conn = request.handle;
+                answer(a, &here, request, own.handle);
+                conn_wait(a, &here, conn, long);
             }
         }
         asks.join()

@@ -27,9 +27,7 @@ pub fn client(
         let made = start.elapsed();
         let mut id = cm::Id::new(&channel)?;
         id.resolve_addr(target.addr, timeout)?;
-        let resolved = start.elapsed();
         id.resolve_route(timeout)?;
-        let routed = start.elapsed();
         id.create_qp(&memory, &cq)?;
         id.connect(timeout)?;
         let connected = start.elapsed();
@@ -56,9 +54,7 @@ pub fn client(
         while cq.poll(16, |_| {})? != 0 {}
         Ok([
             made,
-            resolved.saturating_sub(made),
-            routed.saturating_sub(resolved),
-            connected.saturating_sub(routed),
+            connected.saturating_sub(made),
             total.saturating_sub(connected),
             total,
         ])
