@@ -55,7 +55,7 @@ struct Log {
 pub(crate) struct FileEvents {
     /// Serial number of the file, for tracepoints and debug messages.
     file: u32,
-    /// Wakes pollers of the file when an event or a completion may be ready.
+    /// Wakes pollers of the file when there is an event, or the device was removed.
     #[pin]
     pub(crate) wait: PollCondVar,
     /// Lock order: after all locks of the module and of drivers, before wait queues only.

@@ -27,7 +27,6 @@ use crate::{
             UringCmd, //
         }, //
     },
-    logic::cq_ring::CqRing,
     object::Object,
     uapi::abi, //
 };
@@ -118,32 +117,19 @@ impl FileOperations for UlpFile {
         }
     }
 
-    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>, requested: u32) -> u32 {
+    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>) -> u32 {
         table.register_wait(file, &this.events().wait);
         let Ok(device) = this.device() else {
             return events::ERR;
         };
-        let mut ready = if this.events().is_ready() {
-            events::PRI
+        if device.is_gone() {
+            return events::HUP | events::ERR | events::IN;
+        }
+        if this.events().is_ready() {
+            events::IN
         } else {
             0
-        };
-        if device.is_gone() {
-            return ready | events::HUP | events::ERR | events::IN;
         }
-        // Completions do not wake those who ask for other events only.
-        if requested & events::IN == 0 {
-            return ready;
-        }
-        for (_, object) in this.table().read().iter() {
-            if let Object::Cq(cq) = object {
-                // Do not stop at the first: `poll` also tells each ring to wake pollers.
-                if cq.ring().is_ready() {
-                    ready |= events::IN;
-                }
-            }
-        }
-        ready
     }
 
     fn show_fdinfo(this: ArcBorrow<'_, Self>, m: &SeqFile) {

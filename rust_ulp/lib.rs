@@ -113,7 +113,7 @@
 //! | `uring_cmd` | process: a task, an io_uring worker or the SQPOLL thread. `uring_lock` may be held; with `IO_URING_F_CANCEL` it is, in any kernel thread | copies from user space before it enters the gate; completes a started command only after the last reference to it is dropped |
 //! | io_uring task work | the submitting task with `uring_lock` held, or a kernel thread if the task has exited | holds no object of a device, so device removal need not wait for it |
 //! | `mmap` | process, `mmap_lock` held | enters the gate, takes `UlpFile::table`, copies nothing |
-//! | `poll` | process | takes `UlpFile::table` |
+//! | `poll` | process | takes `FileEvents::log` |
 //! | `read` | process | sleeps outside the gate until a signal, a record or device removal |
 //! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | destroys the objects; drains |
 //! | `Client::add`, `remove` | process | `remove` is bounded: it waits only for guards, whose holders it wakes |

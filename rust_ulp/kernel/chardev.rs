@@ -36,8 +36,6 @@ use kernel::{
 pub(crate) mod events {
     /// There is data to read.
     pub(crate) const IN: u32 = kernel::bindings::POLLIN | kernel::bindings::POLLRDNORM;
-    /// There is an exceptional condition.
-    pub(crate) const PRI: u32 = kernel::bindings::POLLPRI;
     /// An error.
     pub(crate) const ERR: u32 = kernel::bindings::POLLERR;
     /// The device was removed.
@@ -81,7 +79,7 @@ pub(crate) mod events {
 ///         Err(ENODEV)
 ///     }
 ///
-///     fn poll(_: ArcBorrow<'_, Self>, _file: &File, _: PollTable<'_>, _requested: u32) -> u32 {
+///     fn poll(_: ArcBorrow<'_, Self>, _file: &File, _: PollTable<'_>) -> u32 {
 ///         events::IN
 ///     }
 ///
@@ -123,9 +121,8 @@ pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
     /// process held for writing.
     fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result;
 
-    /// Registers with `table`, then returns those [`events`] that there are. Those that are not
-    /// `requested` may be left out. Process context.
-    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>, requested: u32) -> u32;
+    /// Registers with `table`, then returns those [`events`] that there are. Process context.
+    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>) -> u32;
 
     /// Prints `/proc/PID/fdinfo/FD`. Process context, may sleep.
     fn show_fdinfo(this: ArcBorrow<'_, Self>, m: &SeqFile);
@@ -385,7 +382,6 @@ macro_rules! chardev {
             unsafe extern "C" fn rust_ulp_rs_poll(
                 file: *mut bindings::file,
                 table: *mut bindings::poll_table,
-                requested: u32,
             ) -> u32 {
                 // SAFETY: The file is open, and stays so during the call.
                 let this = unsafe { this(file) };
@@ -393,7 +389,7 @@ macro_rules! chardev {
                 let file = unsafe { File::from_raw_file(file) };
                 // SAFETY: `poll` gets a table that is null or valid during the call.
                 let table = unsafe { PollTable::from_raw(table) };
-                <$file as FileOperations>::poll(this, file, table, requested)
+                <$file as FileOperations>::poll(this, file, table)
             }
 
             /// # Safety

@@ -55,9 +55,7 @@ static int rust_ulp_mmap(struct file *file, struct vm_area_struct *vma)
 
 static __poll_t rust_ulp_poll(struct file *file, poll_table *table)
 {
-	const u32 requested = (__force u32)poll_requested_events(table);
-
-	return (__force __poll_t)rust_ulp_rs_poll(file, table, requested);
+	return (__force __poll_t)rust_ulp_rs_poll(file, table);
 }
 
 static void rust_ulp_show_fdinfo(struct seq_file *m, struct file *file)

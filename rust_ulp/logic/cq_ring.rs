@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The producer's side of a completion ring: reservations, waiters and pollers.
+//! The producer's side of a completion ring: reservations and waiters.
 //!
 //! Every request reserves an entry in the ring of its completion queue before it is posted. So
 //! every completion has a place, whatever user space does with the ring.
@@ -75,8 +75,6 @@ pub struct State<R: CqRing> {
     others: u32,
     /// The fewest unread entries that a thread waits for; [`u32::MAX`] without such a thread.
     pub wake_at: u32,
-    /// Whether a thread polls the file and was not woken since.
-    pub polled: bool,
     dropped: u32,
     flags: u32,
     /// Counts the entries that are put into the ring.
@@ -94,9 +92,6 @@ impl<R: CqRing> State<R> {
             reserved: 0,
             others: 0,
             wake_at: u32::MAX,
-            // Threads that polled the file before this ring was created have not registered with
-            // it.
-            polled: true,
             dropped: 0,
             flags: 0,
             eventfd: None,
@@ -167,9 +162,6 @@ pub trait CqRing: Sized {
 
     /// Wakes the threads that wait for entries.
     fn wake_waiters(&self);
-
-    /// Wakes the threads that poll the file.
-    fn wake_pollers(&self);
 
     /// Adds one to an eventfd.
     fn signal(eventfd: &Self::EventFd);
@@ -277,16 +269,12 @@ pub trait CqRing: Sized {
         if wake {
             state.wake_at = u32::MAX;
         }
-        let polled = core::mem::replace(&mut state.polled, false);
         let tail = state.producer.tail();
         drop(state);
 
         self.trace(entry, tail, unread, wake);
         if wake {
             self.wake_waiters();
-        }
-        if polled {
-            self.wake_pollers();
         }
     }
 
@@ -301,7 +289,6 @@ pub trait CqRing: Sized {
         }
         drop(state);
         self.wake_waiters();
-        self.wake_pollers();
     }
 
     /// Has `eventfd` count what is put into the ring from now on, and the ring's end; [`None`]
@@ -336,17 +323,6 @@ pub trait CqRing: Sized {
     fn usage(&self) -> (u32, u32) {
         let mut state = self.lock();
         (state.look(self.header()), state.reserved)
-    }
-
-    /// Returns whether `poll` should report something. If not, the next completion wakes the
-    /// threads that have registered with the file before this call.
-    ///
-    /// Both happen under the ring's lock, as [`Self::push`] does: no wake-up is lost between them.
-    fn is_ready(&self) -> bool {
-        let mut state = self.lock();
-        state.polled = true;
-        self.note_failure(&mut state);
-        state.look(self.header()) > 0 || state.flags != 0
     }
 
     /// Waits until `min` entries are unread, and returns how many are; `left_ns` returns the time

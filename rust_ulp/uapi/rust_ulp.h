@@ -1438,7 +1438,8 @@ struct rust_ulp_destroy {
  * whose @info it updates. When RUST_ULP_EVENTS_MAX records are unread, a
  * RUST_ULP_EVENT_CONNECT_REQUEST record gives its place to a record of another kind.
  *
- * poll() reports POLLPRI while there are records, and POLLIN while there are completions.
+ * poll() reports POLLIN while there are records. Completions do not make the file readable:
+ * RUST_ULP_IOC_CQ_EVENTFD has an eventfd report them.
  */
 struct rust_ulp_event {
 	__u32 event;

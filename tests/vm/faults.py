@@ -793,7 +793,7 @@ class Peer:
         got = connect.listen(f)
         os.write(say, struct.pack("I", got.addr.port))
         poll = select.poll()
-        poll.register(f.fd, select.POLLPRI)
+        poll.register(f.fd, select.POLLIN)
         poll.register(told, select.POLLIN)
         while True:
             ready = dict(poll.poll())
@@ -1258,7 +1258,7 @@ def _(w):
     mine = w.file.call("GRANT_CREATE", buffer=w.a.buffer.handle, access=ALL, length=64, qp=qp.handle)
     qp.modify("STATE", qp_state=N["QPS_ERR"])
     p = select.poll()
-    p.register(w.file.fd, select.POLLPRI)
+    p.register(w.file.fd, select.POLLIN)
     if not p.poll(20000 * PATIENCE):
         raise TimeoutError("no event")
     array = ctypes.create_string_buffer(64)

@@ -1226,7 +1226,7 @@ def waiting(me, seconds=0):
     import select
 
     poll = select.poll()
-    poll.register(me.end.file.fd, select.POLLIN | select.POLLPRI)
+    poll.register(me.end.file.fd, select.POLLIN)
     return [mask for _, mask in poll.poll(seconds)]
 
 

@@ -27,8 +27,6 @@ enum Flaw {
     Wakeup,
     /// The wake-ups between the look at the ring and the sleep.
     Seen,
-    /// The mark of a thread that polls.
-    Polled,
     /// All signals of an eventfd but the first.
     Woken,
     /// The signals of an eventfd.
@@ -213,8 +211,6 @@ struct Ring {
     header: Header<Word>,
     state: loom::sync::Mutex<State<Ring>>,
     waiters: WaitQueue,
-    /// What `poll` and `epoll` sleep on.
-    pollers: Arc<WaitQueue>,
     poller: Poller<AtomicU32>,
     called: Wakeup,
     failed: AtomicU32,
@@ -238,7 +234,6 @@ impl Guard<'_> {
     fn unlock(&mut self) {
         if let Some(mut state) = self.inner.take() {
             match self.ring.flaw {
-                Flaw::Polled => state.polled = false,
                 Flaw::Threshold => state.wake_at = u32::MAX,
                 // A smaller threshold was there already.
                 Flaw::Minimum if state.wake_at == self.before => {
@@ -310,10 +305,6 @@ impl CqRing for Ring {
         }
     }
 
-    fn wake_pollers(&self) {
-        self.pollers.notify_all();
-    }
-
     fn signal(eventfd: &Arc<EventFd>) {
         eventfd.signal();
     }
@@ -360,7 +351,6 @@ impl Ring {
             },
             state: loom::sync::Mutex::new(State::new(entries)),
             waiters: WaitQueue::new(),
-            pollers: Arc::new(WaitQueue::new()),
             poller: Poller::new(AtomicU32::new(0)),
             called: Wakeup::new(),
             failed: AtomicU32::new(0),
@@ -390,7 +380,6 @@ impl Ring {
         self.failed.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.wake_waiters();
-        self.wake_pollers();
     }
 }
 
@@ -597,40 +586,6 @@ fn serves_twice_at_once(flaw: Flaw) {
     });
 }
 
-/// A thread polls the file and takes until it has all.
-fn polls_and_takes(count: u64, flaw: Flaw) {
-    check(move || {
-        let ring = ring(2, flaw);
-        let device = spawn(&ring, move |ring| complete(ring, count));
-        let (mut consumer, mut next) = (Consumer::new(2).unwrap(), 1);
-        while next <= count {
-            let prepared = ring.pollers.prepare();
-            if ring.is_ready() {
-                drain(&ring, &mut consumer, &mut next);
-            } else {
-                ring.pollers.sleep(prepared);
-            }
-        }
-        device.join().unwrap();
-    });
-}
-
-/// A thread polled the file, as `epoll` does, before the ring was made.
-fn polled_before_it_was_made() {
-    check(|| {
-        let pollers = Arc::new(WaitQueue::new());
-        let prepared = pollers.prepare();
-        let ring = Arc::new(Ring {
-            pollers: pollers.clone(),
-            ..Ring::new(2, Flaw::Nothing)
-        });
-        let device = spawn(&ring, |ring| complete(ring, 1));
-        pollers.sleep(prepared);
-        assert!(ring.is_ready());
-        device.join().unwrap();
-    });
-}
-
 /// A thread reads an eventfd, and takes what is there, until the device goes.
 fn is_signaled(count: u64, flaw: Flaw) {
     check(move || {
@@ -660,7 +615,7 @@ fn is_removed() {
         let remover = spawn(&ring, |ring| ring.end_all(Failure::Removed));
         assert_eq!(ring.wait(1), Err(Failure::Removed));
         remover.join().unwrap();
-        assert!(ring.is_ready());
+        assert_eq!(ring.header.flags.load_acquire(), Ring::DEAD);
     });
 }
 
@@ -685,21 +640,7 @@ fn fails_while_served() {
     });
 }
 
-/// The device's queue fails while a thread polls.
-fn fails_while_polled() {
-    check(|| {
-        let ring = ring(2, Flaw::Nothing);
-        let device = spawn(&ring, Ring::fail);
-        let prepared = ring.pollers.prepare();
-        if !ring.is_ready() {
-            ring.pollers.sleep(prepared);
-            assert!(ring.is_ready());
-        }
-        device.join().unwrap();
-    });
-}
-
-const SCENARIOS: [(&str, fn()); 25] = [
+const SCENARIOS: [(&str, fn()); 21] = [
     ("serves", || serves_and_takes(2, Flaw::Nothing)),
     ("serves another", || serves_another(Flaw::Nothing)),
     ("without call", || serves_and_takes(2, Flaw::Called)),
@@ -711,15 +652,12 @@ const SCENARIOS: [(&str, fn()); 25] = [
     ("thresholds", || waits_for_more_than_another(Flaw::Nothing)),
     ("lists", || takes_lists(Flaw::Nothing)),
     ("without room", || takes_lists(Flaw::Room)),
-    ("polls", || polls_and_takes(3, Flaw::Nothing)),
-    ("polled before", polled_before_it_was_made),
     ("removed", is_removed),
     ("signaled", || is_signaled(2, Flaw::Nothing)),
     ("without woken", || is_signaled(2, Flaw::Woken)),
     ("without signal", || is_signaled(2, Flaw::Signal)),
     ("fails", fails),
     ("fails served", fails_while_served),
-    ("fails polled", fails_while_polled),
     ("without threshold", || {
         waits_and_takes(2, 2, Flaw::Threshold)
     }),
@@ -727,7 +665,6 @@ const SCENARIOS: [(&str, fn()); 25] = [
     ("without minimum", || {
         waits_for_more_than_another(Flaw::Minimum)
     }),
-    ("without polled", || polls_and_takes(2, Flaw::Polled)),
     ("without seen", || waits_and_takes(2, 2, Flaw::Seen)),
 ];
 
@@ -820,16 +757,6 @@ fn a_threshold_does_not_hide_another() {
 }
 
 #[test]
-fn a_poller_gets_all() {
-    passes("polls");
-}
-
-#[test]
-fn a_poller_hears_of_rings_made_later() {
-    passes("polled before");
-}
-
-#[test]
 fn removal_ends_a_wait() {
     passes("removed");
 }
@@ -848,11 +775,6 @@ fn failure_ends_a_wait() {
 }
 
 #[test]
-fn failure_wakes_a_poller() {
-    passes("fails polled");
-}
-
-#[test]
 fn the_threshold_is_needed() {
     hangs("without threshold");
 }
@@ -865,11 +787,6 @@ fn the_wakeup_is_needed() {
 #[test]
 fn the_smallest_threshold_counts() {
     hangs("without minimum");
-}
-
-#[test]
-fn the_mark_of_a_poller_is_needed() {
-    hangs("without polled");
 }
 
 /// A threshold that is set after the lock was given up comes too late.

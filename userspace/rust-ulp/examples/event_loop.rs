@@ -47,7 +47,7 @@ fn run(arrived: &CqEventFd, events: &Events, srq: &Srq) -> Result<(u32, u32)> {
     loop {
         let mut files = [
             PollFd::new(arrived.as_fd(), PollFlags::POLLIN),
-            PollFd::new(events.as_fd(), PollFlags::POLLPRI),
+            PollFd::new(events.as_fd(), PollFlags::POLLIN),
         ];
         assert!(poll(&mut files, PollTimeout::try_from(LONG)?)? > 0);
         arrived.take()?; // before the queue is looked at: what comes from now on wakes again

@@ -253,9 +253,9 @@ impl DeviceInner {
 /// It is one open file: objects of one `Device` are unknown to another, even of the same device.
 /// Cheap to clone; the file is closed when the last clone and the last object is gone.
 ///
-/// [`AsFd`] gives the file for `poll`, `epoll` and the like: it is readable while any completion
-/// queue of this device has completions that were not reaped, has priority data (`POLLPRI`) while
-/// there are [`Events`](crate::Events), and is hung up when the device was removed.
+/// [`AsFd`] gives the file for `poll`, `epoll` and the like: it is readable while there are
+/// [`Events`](crate::Events), and is hung up when the device was removed. Completions do not make
+/// it readable: [`Cq::eventfd`](crate::Cq::eventfd) does that.
 #[derive(Clone, Debug)]
 pub struct Device {
     inner: Arc<DeviceInner>,

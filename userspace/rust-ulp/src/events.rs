@@ -250,8 +250,7 @@ impl fmt::Debug for Event {
 /// Several threads may read: each event goes to one of them. All of a device's `Events`, clones or
 /// not, read the same stream.
 ///
-/// [`AsFd`] gives the device's file, on which events are `POLLPRI` (`EPOLLPRI`); `POLLIN` there is
-/// about completions.
+/// [`AsFd`] gives the device's file, which is readable (`POLLIN`) while there are events.
 #[derive(Clone, Debug)]
 pub struct Events {
     device: Arc<DeviceInner>,

@@ -137,8 +137,7 @@ impl Watch {
     /// Watches for events and the removal of `device`.
     pub(crate) fn device(device: &DeviceInner) -> Result<Self> {
         let watch = Self::new()?;
-        let (fd, flags) = device.file().event_source();
-        watch.add(&fd, flags)?;
+        watch.add(&device.file().event_source(), EpollFlags::EPOLLIN)?;
         Ok(watch)
     }
 

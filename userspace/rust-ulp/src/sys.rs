@@ -16,8 +16,6 @@ use crate::abi;
 use crate::ring::SharedIndex;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-#[cfg(any(feature = "smol", feature = "tokio"))]
-use nix::sys::epoll::EpollFlags;
 use nix::sys::mman::{madvise, mmap, mmap_anonymous, munmap, MapFlags, MmapAdvise, ProtFlags};
 use std::fs::OpenOptions;
 #[cfg(feature = "io-uring")]
@@ -180,7 +178,7 @@ impl File {
             fake.wait_event(timeout);
             return Ok(());
         }
-        wait_for(self.as_fd(), PollFlags::POLLPRI, timeout).map(drop)
+        wait_for(self.as_fd(), PollFlags::POLLIN, timeout).map(drop)
     }
 
     /// Sleeps until `fd` is ready for `flags`, a signal comes, or the time is over. Returns true if
@@ -214,14 +212,14 @@ impl File {
         Ok(fd)
     }
 
-    /// The file that reports each event and the removal of the device, and what to ask it for.
+    /// The file that is readable while there are events, and reports the removal of the device.
     #[cfg(any(feature = "smol", feature = "tokio"))]
-    pub(crate) fn event_source(&self) -> (BorrowedFd<'_>, EpollFlags) {
+    pub(crate) fn event_source(&self) -> BorrowedFd<'_> {
         #[cfg(test)]
         if let Some(fake) = &self.fake {
-            return (fake.event_file(), EpollFlags::EPOLLIN);
+            return fake.event_file();
         }
-        (self.as_fd(), EpollFlags::EPOLLPRI)
+        self.as_fd()
     }
 
     /// Fills `entries` with devices and returns how many there are, which may be more.

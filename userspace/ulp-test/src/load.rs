@@ -1404,17 +1404,14 @@ fn waiters(worker: Worker<'_>, dice: &mut Dice) -> Done {
             threads.push(scope.spawn(move || link.sleep(queue, milliseconds).map(drop)));
         }
         threads.push(scope.spawn(move || {
-            let mut set = [PollFd::new(
-                polled.as_fd(),
-                PollFlags::POLLIN | PollFlags::POLLPRI,
-            )];
+            let mut set = [PollFd::new(polled.as_fd(), PollFlags::POLLIN)];
             poll(&mut set, PollTimeout::from(300u16))
                 .map(drop)
                 .map_err(|errno| Stop::Errno("poll", errno))
         }));
         threads.push(scope.spawn(move || {
             // Of a file that is blocking: what is there, or what comes with the end.
-            let events = PollFlags::POLLPRI | PollFlags::POLLHUP;
+            let events = PollFlags::POLLIN | PollFlags::POLLHUP;
             let mut set = [PollFd::new(read.as_fd(), events)];
             if poll(&mut set, PollTimeout::from(300u16)) == Ok(1) {
                 read.read_event()

@@ -57,7 +57,7 @@ impl Fd {
     pub fn poll_now(&self) -> Result<i16, Errno> {
         let mut what = libc::pollfd {
             fd: self.number(),
-            events: libc::POLLIN | libc::POLLPRI,
+            events: libc::POLLIN,
             revents: 0,
         };
         // SAFETY: One struct, which is ours.
