@@ -175,107 +175,76 @@ struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev)
 	return __ib_alloc_pd(dev, 0, THIS_MODULE->name);
 }
 
-/* ib_alloc_cq() takes no event handler; without one a driver's CQ_ERR is lost. */
-struct ib_cq *
-rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
-		    int comp_vector, enum ib_poll_context poll_ctx,
-		    void (*event)(struct ib_event *event, void *context))
-{
-	struct ib_cq *cq = __ib_alloc_cq(dev, context, nr_cqe, comp_vector,
-					 poll_ctx, THIS_MODULE->name);
-
-	if (!IS_ERR(cq))
-		cq->event_handler = event;
-	return cq;
-}
-
 /*
- * Has `handler` called in place of the core's handler, and `work` run in place of its work, and
- * returns the core's handler. The queue is polled by work, and has no queue pair yet.
+ * The workers that poll completion queues; the core keeps its own to itself. The end of a process
+ * that is killed for its memory waits for them: they have a rescuer.
  */
-ib_comp_handler rust_ulp_h_take_over_cq(struct ib_cq *cq,
-					ib_comp_handler handler,
-					work_func_t work)
-{
-	ib_comp_handler core = cq->comp_handler;
+static struct workqueue_struct *cq_workers;
 
-	cq->work.func = work;
-	WRITE_ONCE(cq->comp_handler, handler);
-	return core;
+int rust_ulp_h_start_cq_workers(void)
+{
+	if (cq_workers)
+		return -EBUSY;
+	cq_workers = alloc_workqueue("%s_cq",
+				     WQ_HIGHPRI | WQ_MEM_RECLAIM | WQ_PERCPU, 0,
+				     THIS_MODULE->name);
+	return cq_workers ? 0 : -ENOMEM;
 }
 
-/* Returns the queue and its context. */
-struct ib_cq *rust_ulp_h_cq_of_work(struct work_struct *work, void **context)
+void rust_ulp_h_stop_cq_workers(void)
 {
-	struct ib_cq *cq = container_of(work, struct ib_cq, work);
-
-	*context = cq->cq_context;
-	return cq;
+	destroy_workqueue(cq_workers);
+	cq_workers = NULL;
 }
 
-/* As ib_cq_completion_workqueue(). */
-void rust_ulp_h_queue_cq_work(struct ib_cq *cq)
+/* In two places, so that lockdep tells the two kinds of work apart. */
+void rust_ulp_h_init_cq_work(struct work_struct *work, work_func_t func,
+			     bool softirq)
 {
-	queue_work(cq->comp_wq, &cq->work);
-}
-
-/*
- * As the end of ib_cq_poll_work(), after `completed` completions were handled: returns false when
- * the queue is armed and empty.
- */
-bool rust_ulp_h_arm_cq(struct ib_cq *cq, int completed)
-{
-	if (ib_req_notify_cq(cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS) >
-	    0)
-		return true;
-	if (cq->dim)
-		rdma_dim(cq->dim, completed);
-	return false;
-}
-
-bool rust_ulp_h_cq_is_used(struct ib_cq *cq)
-{
-	return atomic_read(&cq->usecnt);
-}
-
-/*
- * Handles the completions that are in the queue, as __ib_drain_srq() does: it is in order, and has
- * not more than cqe. The caller excludes those that poll, except for a softirq.
- */
-void rust_ulp_h_empty_cq(struct ib_cq *cq)
-{
-	bool softirq = cq->poll_ctx == IB_POLL_SOFTIRQ;
-	int left = cq->cqe, n;
-
 	if (softirq)
-		irq_poll_disable(&cq->iop);
-	while (left > 0) {
-		n = ib_process_cq_direct(cq, left);
-		if (n <= 0)
-			break;
-		left -= n;
-	}
-	if (softirq) {
-		irq_poll_enable(&cq->iop);
-		/* An interrupt in between was not noted. */
-		irq_poll_sched(&cq->iop);
-	}
+		INIT_WORK(work, func);
+	else
+		INIT_WORK(work, func);
 }
 
-/*
- * Ends the polling and the events of a queue that cannot be freed, since a driver did not destroy
- * a queue pair. Gives it back the handler that rust_ulp_h_take_over_cq() took, if any.
- */
-void rust_ulp_h_stop_cq(struct ib_cq *cq, ib_comp_handler handler)
+void rust_ulp_h_queue_cq_work(struct work_struct *work, bool softirq)
 {
-	if (handler)
-		WRITE_ONCE(cq->comp_handler, handler);
-	if (cq->poll_ctx == IB_POLL_SOFTIRQ)
-		irq_poll_disable(&cq->iop);
-	else
-		disable_work_sync(&cq->work);
-	WRITE_ONCE(cq->event_handler, NULL);
-	synchronize_rcu();
+	queue_work(softirq ? system_bh_wq : cq_workers, work);
+}
+
+struct ib_cq *
+rust_ulp_h_create_cq(struct ib_device *dev, ib_comp_handler completion,
+		     void (*event)(struct ib_event *event, void *context),
+		     void *context, u32 entries, u32 vector)
+{
+	struct ib_cq_init_attr attr = {
+		.cqe = entries,
+		.comp_vector = vector,
+	};
+
+	return __ib_create_cq(dev, completion, event, context, &attr,
+			      THIS_MODULE->name);
+}
+
+int rust_ulp_h_cq_entries(struct ib_cq *cq)
+{
+	return cq->cqe;
+}
+
+/* Returns whether the queue may have completions that it does not report. */
+bool rust_ulp_h_arm_cq(struct ib_cq *cq)
+{
+	return ib_req_notify_cq(cq, IB_CQ_NEXT_COMP |
+					    IB_CQ_REPORT_MISSED_EVENTS) > 0;
+}
+
+/* Keeps the code of this module for ever. While the module is unloaded, does not return. */
+void rust_ulp_h_keep_module(void)
+{
+	if (try_module_get(THIS_MODULE))
+		return;
+	for (;;)
+		schedule_timeout_uninterruptible(MAX_SCHEDULE_TIMEOUT);
 }
 
 struct ib_qp *rust_ulp_h_create_qp(struct ib_pd *pd,
@@ -308,25 +277,44 @@ static void rust_ulp_drain_done(struct ib_cq *cq, struct ib_wc *wc)
 }
 
 /*
- * Drains the send queue of a UD queue pair in ERR. ib_drain_sq() posts an RDMA write, which UD does
- * not have.
+ * Waits until all requests in the send queue of a queue pair in ERR are handled: posts another one,
+ * and waits for its completion. UD has no RDMA write, which other types post; its request goes to
+ * @ah.
  */
-int rust_ulp_h_drain_ud_sq(struct ib_qp *qp, struct ib_ah *ah)
+int rust_ulp_h_drain_sq(struct ib_qp *qp, struct ib_ah *ah)
 {
 	struct rust_ulp_drain_cqe drain = { .cqe.done = rust_ulp_drain_done };
-	struct ib_ud_wr wr = {
-		.wr = {
-			.wr_cqe = &drain.cqe,
-			.opcode = IB_WR_SEND,
-			.send_flags = IB_SEND_SIGNALED,
-		},
-		.ah = ah,
-	};
-	const struct ib_send_wr *bad;
+	union {
+		struct ib_send_wr wr;
+		struct ib_rdma_wr rdma;
+		struct ib_ud_wr ud;
+	} last = {};
+	int err;
+
+	last.wr.wr_cqe = &drain.cqe;
+	last.wr.send_flags = IB_SEND_SIGNALED;
+	last.wr.opcode = IB_WR_RDMA_WRITE;
+	if (ah) {
+		last.wr.opcode = IB_WR_SEND;
+		last.ud.ah = ah;
+	}
+	init_completion(&drain.done);
+	err = ib_post_send(qp, &last.wr, NULL);
+	if (err)
+		return err;
+	wait_for_completion(&drain.done);
+	return 0;
+}
+
+/* As rust_ulp_h_drain_sq(), for the receive queue. */
+int rust_ulp_h_drain_rq(struct ib_qp *qp)
+{
+	struct rust_ulp_drain_cqe drain = { .cqe.done = rust_ulp_drain_done };
+	struct ib_recv_wr last = { .wr_cqe = &drain.cqe };
 	int err;
 
 	init_completion(&drain.done);
-	err = ib_post_send(qp, &wr.wr, &bad);
+	err = ib_post_recv(qp, &last, NULL);
 	if (err)
 		return err;
 	wait_for_completion(&drain.done);

@@ -2,7 +2,10 @@
 
 //! Clients of the RDMA core, which calls them for each device.
 
-use super::device::Device;
+use super::{
+    cq::Workers,
+    device::Device, //
+};
 use crate::{
     bindings,
     kernel::fault, //
@@ -127,6 +130,8 @@ pub(crate) struct Registration<T: Client> {
     #[pin]
     client: Opaque<bindings::ib_client>,
     owner: Arc<T>,
+    /// Dropped after the client was unregistered, like each field.
+    workers: Workers,
 }
 
 // SAFETY: The core registers and unregisters clients under `clients_rwsem`
@@ -137,10 +142,11 @@ unsafe impl<T: Client> Sync for Registration<T> {}
 
 impl<T: Client> Registration<T> {
     /// Registers `client`, and calls `add` for each device before it returns. Sleeps. Fails with
-    /// [`EBUSY`] when a client of this type is registered.
+    /// [`EBUSY`] when a client of this module is registered.
     pub(crate) fn new(client: Arc<T>) -> impl PinInit<Self, Error> {
         let (shared, owner) = (client.clone(), client);
         try_pin_init!(Self {
+            workers: Workers::new()?,
             client <- Opaque::try_ffi_init(move |slot: *mut bindings::ib_client| {
                 if T::slot().taken.xchg(true, Full) {
                     return Err(EBUSY);

@@ -2,9 +2,30 @@
 
 //! Completion queues.
 //!
-//! `ib_alloc_cq()` makes them. They are polled, and the `done()` of each request is called, in the
-//! context that [`PollContext`] names. A thread that waits can poll in place of a worker: see
-//! [`Handler::completion`].
+//! `ib_create_cq()` makes them, with handlers of this file. Nobody else polls them: the contexts
+//! that [`PollContext`] names do, and call the `done()` of each request. A thread that waits can
+//! poll in place of a worker: see [`Handler::completion`].
+//!
+//! # What the core does with a queue of `ib_alloc_cq()` only
+//!
+//! The core's `ib_drain_sq()` and `ib_drain_rq()` demand such a queue. A [`Qp`](super::qp::Qp)
+//! posts a last request of its own instead, and waits for it. `poll_ctx` of a queue of
+//! `ib_create_cq()` is 0, which is `IB_POLL_SOFTIRQ`. In Linux 7.2.12 these functions read it,
+//! below drivers/infiniband:
+//!
+//! - core/verbs.c:__ib_drain_sq(), __ib_drain_rq(), hw/mlx4/qp.c:handle_drain_completion(),
+//!   hw/mlx5/qp.c:handle_drain_completion() and hw/hns/hns_roce_hw_v2.c:handle_drain_completion():
+//!   only `ib_drain_sq()` and `ib_drain_rq()` call them. They poll an `IB_POLL_DIRECT` queue
+//!   themselves, and when a device has failed, they wait for the core's work in the queue.
+//! - core/cq.c:rdma_dim_init(), ib_free_cq() and the pools: they get queues of `ib_alloc_cq()`.
+//! - hw/hns/hns_roce_main.c:check_and_get_armed_cq(): when a device has failed, it calls the
+//!   handler of every queue that is not `IB_POLL_DIRECT`.
+//! - core/nldev.c:fill_res_cq_entry() shows it.
+//!
+//! A failed device of mlx4, mlx5 or hns refuses the last request. Its driver has called the
+//! handlers, and flushes what is polled (hw/mlx5/main.c:mlx5_ib_handle_internal_error(),
+//! hw/mlx5/cq.c:mlx5_ib_poll_sw_comp()); the rest is completed after the queue pair was destroyed,
+//! as `Qp::shut_down` does for every driver that refuses.
 
 use super::{
     device::Device,
@@ -16,12 +37,16 @@ use crate::{
 };
 use core::ptr::NonNull;
 use kernel::{
-    error::from_err_ptr,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
     ffi::{
         c_int,
         c_void, //
     },
     new_mutex,
+    pr_warn_once,
     prelude::*,
     sync::{
         aref::ARef,
@@ -30,12 +55,14 @@ use kernel::{
             Full,
             Relaxed, //
         },
+        rcu,
         Arc,
         Mutex, //
-    }, //
+    },
+    types::Opaque, //
 };
 
-/// The context in which a completion queue is polled: `enum ib_poll_context`.
+/// The context in which a completion queue is polled.
 ///
 /// ```
 /// fn may_sleep(context: PollContext) -> bool {
@@ -48,8 +75,7 @@ pub(crate) enum PollContext {
     Direct,
     /// A softirq: completion handlers must not sleep.
     SoftIrq,
-    /// A worker on the core's workqueue, or a thread in [`Cq::serve`]: completion handlers run in
-    /// process context.
+    /// A worker, or a thread in [`Cq::serve`]: completion handlers run in process context.
     Workqueue,
 }
 
@@ -77,26 +103,112 @@ pub(crate) trait Handler: Send + Sync + 'static {
     }
 }
 
-/// The completions that a thread handles before it leaves the rest to a worker.
+/// The completions that a thread, or a softirq, handles before it leaves the rest to others.
 const SERVE_BUDGET: c_int = 256;
-/// The completions that a worker handles before others get the CPU: `IB_POLL_BUDGET_WORKQUEUE`.
-const WORK_BUDGET: c_int = 65536;
+/// The completions that a worker handles before others get the CPU, and the lock.
+const WORK_BUDGET: c_int = 1024;
 
 /// The context of a queue, which the driver and the worker get.
+///
+/// # Invariants
+///
+/// - `ptr` is a completion queue whose context is this value.
+/// - `handler` is valid while `is_open` is set, and until the RCU read sections that began before
+///   it was cleared have ended.
 #[pin_data]
 struct Context {
-    handler: Arc<dyn Handler>,
+    handler: NonNull<dyn Handler>,
+    poll_context: PollContext,
+    /// Whether the handler is called.
+    is_open: AtomicFlag,
     /// Whether completions call the handler or a worker: not those of a [`PollContext::Direct`]
     /// queue, but while a queue pair is drained.
     calls: AtomicFlag,
     /// Serializes the threads and the worker that poll, so that completions are handled in order.
-    /// While it is held by others, no handler runs. Taken after `draining` and `Srq::joining`. Not taken
-    /// for softirqs.
+    /// While it is held by others, no handler runs. Taken after `draining` and `Srq::joining`. Not
+    /// taken by softirqs.
     #[pin]
     polling: Mutex<()>,
+    /// Polls the queue and arms it: in a worker, or in a softirq.
+    #[pin]
+    work: Opaque<kernel::bindings::work_struct>,
+    ptr: NonNull<bindings::ib_cq>,
 }
 
+// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. `polling` excludes those that poll
+// from each other, and a softirq does not run its work twice at once. A `Handler` is `Send` and
+// `Sync`. The functions of workqueues change `work` atomically.
+unsafe impl Send for Context {}
+// SAFETY: As above.
+unsafe impl Sync for Context {}
+
 impl Context {
+    /// Creates the queue, not armed, with its context. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// `handler` is valid as the type invariant says.
+    unsafe fn new(
+        device: &Device,
+        entries: u32,
+        vector: u32,
+        poll_context: PollContext,
+        handler: NonNull<dyn Handler>,
+    ) -> Result<Arc<Self>> {
+        let is_softirq = poll_context == PollContext::SoftIrq;
+        // INVARIANT: `create` makes a queue with this context.
+        Arc::pin_init(
+            try_pin_init!(&this in Self {
+                handler,
+                poll_context,
+                is_open: AtomicFlag::new(true),
+                calls: AtomicFlag::new(poll_context != PollContext::Direct),
+                polling <- new_mutex!((), "rdma::Cq::polling"),
+                work <- Opaque::ffi_init(|work| {
+                    // SAFETY: `work` is memory for a work item, which is pinned from here on.
+                    unsafe { bindings::rust_ulp_h_init_cq_work(work, Some(Self::work), is_softirq) }
+                }),
+                // SAFETY: All other fields are initialized, and nothing fails after this.
+                ptr: unsafe { Self::create(device, this.as_ptr(), entries, vector) }?,
+            }? Error),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Has the driver create a queue whose context is `this`. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// `this` is initialized but for `ptr`, and outlives the queue. `ptr` is set before the queue
+    /// is armed.
+    unsafe fn create(
+        device: &Device,
+        this: *mut Self,
+        entries: u32,
+        vector: u32,
+    ) -> Result<NonNull<bindings::ib_cq>> {
+        fault::point()?;
+        // SAFETY: The device is registered. The functions take the context for what it is.
+        let ptr = from_err_ptr(unsafe {
+            bindings::rust_ulp_h_create_cq(
+                device.as_raw(),
+                Some(Self::completion),
+                Some(Self::event),
+                this.cast::<c_void>(),
+                entries,
+                vector,
+            )
+        })?;
+        NonNull::new(ptr).ok_or(ENOMEM)
+    }
+
+    /// Calls `f` with the handler, if there still is one. Any context.
+    fn with_handler<T>(&self, f: impl FnOnce(&dyn Handler) -> T) -> Option<T> {
+        let _rcu = rcu::read_lock();
+        // SAFETY: By the type invariant; this is an RCU read section.
+        (self.is_open.load(Relaxed)).then(|| f(unsafe { self.handler.as_ref() }))
+    }
+
     /// # Safety
     ///
     /// Called by the driver, with the context of a queue.
@@ -104,65 +216,111 @@ impl Context {
         // SAFETY: The driver passes the context of the queue, which outlives the queue, and an
         // event that is valid during the call.
         let (this, event) = unsafe { (&*context.cast::<Self>(), &*event) };
-        this.handler.event(Event::new(event));
+        this.with_handler(|handler| handler.event(Event::new(event)));
     }
 
     /// # Safety
     ///
-    /// Called by the driver, with a queue that is polled by work, and its context.
-    unsafe extern "C" fn completion(cq: *mut bindings::ib_cq, context: *mut c_void) {
+    /// Called by the driver, with the context of a queue that was armed.
+    unsafe extern "C" fn completion(_cq: *mut bindings::ib_cq, context: *mut c_void) {
         // SAFETY: As in `event`.
         let this = unsafe { &*context.cast::<Self>() };
-        if this.calls.load(Relaxed) && !this.handler.completion() {
-            // SAFETY: By the requirement.
-            unsafe { bindings::rust_ulp_h_queue_cq_work(cq) };
+        let is_served = match this.poll_context {
+            PollContext::SoftIrq => false,
+            _ if !this.calls.load(Relaxed) => true,
+            _ => this.with_handler(|handler| handler.completion()) == Some(true),
+        };
+        if !is_served {
+            this.queue_work();
         }
     }
 
+    /// Has the worker, or a softirq, poll the queue. Any context.
+    fn queue_work(&self) {
+        let is_softirq = self.poll_context == PollContext::SoftIrq;
+        // SAFETY: The work is initialized. The drop of `Cq` disables it and waits for it, before
+        // the queue and its context go.
+        unsafe { bindings::rust_ulp_h_queue_cq_work(self.work.get(), is_softirq) };
+    }
+
     /// # Safety
     ///
-    /// Called with the work of a queue that has such a context.
+    /// Called with the work of a context.
     unsafe extern "C" fn work(work: *mut kernel::bindings::work_struct) {
-        let mut context = core::ptr::null_mut();
-        // SAFETY: By the requirement. `ib_free_cq()` waits for the work before it frees the queue
-        // (`cancel_work_sync()`, drivers/infiniband/core/cq.c), and the context is freed later.
-        unsafe {
-            let cq = bindings::rust_ulp_h_cq_of_work(work, &mut context);
-            (*context.cast::<Self>()).serve(cq, WORK_BUDGET);
+        let work = Opaque::cast_from(work);
+        // SAFETY: By the requirement. The context outlives its work, see `queue_work`.
+        let this = unsafe { &*kernel::container_of!(work, Self, work) };
+        if this.poll_context == PollContext::SoftIrq {
+            // SAFETY: The work of a queue runs once at a time, and nobody else polls, see
+            // `Cq::empty`.
+            if !unsafe { this.poll_and_arm(SERVE_BUDGET) } {
+                this.queue_work();
+            }
+        } else {
+            this.serve(WORK_BUDGET);
         }
     }
 
     /// Polls the queue until it is empty, and arms it. After `budget` completions a worker goes on.
-    /// Sleeps.
+    /// Sleeps. The queue is not [`PollContext::SoftIrq`].
+    fn serve(&self, budget: c_int) {
+        let polling = self.polling.lock();
+        // SAFETY: The lock keeps others from polling the queue.
+        let is_armed = unsafe { self.poll_and_arm(budget) };
+        drop(polling);
+        if !is_armed {
+            self.queue_work();
+        }
+    }
+
+    /// Handles at most `budget` completions. Returns whether the queue is empty, and armed.
     ///
     /// # Safety
     ///
-    /// `cq` is a queue with this context that no softirq polls.
-    unsafe fn serve(&self, cq: *mut bindings::ib_cq, budget: c_int) {
+    /// Nobody else polls the queue.
+    unsafe fn poll_and_arm(&self, budget: c_int) -> bool {
         let mut left = budget;
         while left > 0 {
             // SAFETY: By the requirement.
-            let done = unsafe { self.poll(cq, left) };
+            let done = unsafe { self.poll(left) };
             // A driver may claim that there is more, and have nothing.
             left = left.saturating_sub(done.max(1));
-            // SAFETY: By the requirement.
-            if left > 0 && !unsafe { bindings::rust_ulp_h_arm_cq(cq, done) } {
-                return;
+            // SAFETY: By the type invariant.
+            if left > 0 && !unsafe { bindings::rust_ulp_h_arm_cq(self.ptr.as_ptr()) } {
+                return true;
             }
         }
-        // SAFETY: By the requirement.
-        unsafe { bindings::rust_ulp_h_queue_cq_work(cq) };
+        false
     }
 
-    /// Handles at most `budget` completions, and returns how many. Sleeps.
+    /// Handles at most `budget` completions, and returns how many.
     ///
     /// # Safety
     ///
-    /// `cq` is a queue with this context that no softirq polls.
-    unsafe fn poll(&self, cq: *mut bindings::ib_cq, budget: c_int) -> c_int {
-        let _polling = self.polling.lock();
-        // SAFETY: By the requirement. The lock keeps others from polling it.
-        unsafe { bindings::ib_process_cq_direct(cq, budget) }
+    /// Nobody else polls the queue.
+    unsafe fn poll(&self, budget: c_int) -> c_int {
+        // SAFETY: By the type invariant and the requirement.
+        unsafe { bindings::ib_process_cq_direct(self.ptr.as_ptr(), budget) }
+    }
+}
+
+/// The workers that poll the completion queues of this module. There is one such value at a time.
+pub(super) struct Workers(());
+
+impl Workers {
+    /// Starts them. Sleeps. Fails with [`EBUSY`] when they run.
+    pub(super) fn new() -> Result<Self> {
+        // SAFETY: The module is initialized in one thread.
+        to_result(unsafe { bindings::rust_ulp_h_start_cq_workers() })?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        // SAFETY: They run. No completion queue is left that would use them: no device has a client
+        // of this module any more.
+        unsafe { bindings::rust_ulp_h_stop_cq_workers() };
     }
 }
 
@@ -178,29 +336,21 @@ impl Context {
 ///
 /// # Invariants
 ///
-/// - `ptr` is a completion queue of `device` with the context `context`, and this value owns it.
-/// - `core_handler` is the core's handler of completions unless a softirq polls the queue.
+/// `context` has a completion queue of `device`, which this value owns, and `handler`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Cq {
-    ptr: NonNull<bindings::ib_cq>,
-    poll_context: PollContext,
-    device: ARef<Device>,
     context: Arc<Context>,
-    core_handler: bindings::ib_comp_handler,
+    /// Kept for the context, which has a pointer to it.
+    handler: Arc<dyn Handler>,
+    device: ARef<Device>,
     /// Held while a queue that completes here is drained: there is room for one such request. Taken
     /// after `Qp::modifying`.
     #[pin]
     draining: Mutex<()>,
 }
 
-// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. `Context::polling` excludes those
-// that poll from each other. The context has a `Handler`, which is `Send` and `Sync`.
-unsafe impl Send for Cq {}
-// SAFETY: As above.
-unsafe impl Sync for Cq {}
-
 impl Cq {
-    /// Allocates a completion queue for `entries` completions. Sleeps.
+    /// Creates a completion queue for `entries` completions. Sleeps.
     ///
     /// Fails with [`EINVAL`] when the device has no completion vector with the number `vector`,
     /// which drivers do not check, or when it does not accept `entries`.
@@ -211,91 +361,33 @@ impl Cq {
         poll_context: PollContext,
         handler: Arc<dyn Handler>,
     ) -> Result<Arc<Self>> {
-        if entries == 0 || vector >= device.attributes().num_comp_vectors.max(1) {
+        let is_valid = c_int::try_from(entries).is_ok_and(|entries| entries > 0);
+        if !is_valid || vector >= device.attributes().num_comp_vectors.max(1) {
             return Err(EINVAL);
         }
-        let entries = c_int::try_from(entries).map_err(|_| EINVAL)?;
-        let vector = c_int::try_from(vector).map_err(|_| EINVAL)?;
-        let context = Arc::pin_init(
-            pin_init!(Context {
-                handler,
-                calls: AtomicFlag::new(poll_context != PollContext::Direct),
-                polling <- new_mutex!((), "rdma::Cq::polling"),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        // SAFETY: This value, or the guard below, frees the queue before the context goes.
-        let ptr = unsafe { Self::alloc(device, entries, vector, poll_context, &context) }?;
-        let free = kernel::types::ScopeGuard::new(|| {
-            // SAFETY: The queue is owned and unused.
-            unsafe { bindings::ib_free_cq(ptr.as_ptr()) };
-        });
-        let core_handler = match poll_context {
-            // SAFETY: The queue is polled by work, and has no queue pair yet. The functions take
-            // the context for what it is.
-            PollContext::Direct | PollContext::Workqueue => unsafe {
-                bindings::rust_ulp_h_take_over_cq(
-                    ptr.as_ptr(),
-                    Some(Context::completion),
-                    Some(Context::work),
-                )
-            },
-            PollContext::SoftIrq => None,
-        };
-        // INVARIANT: `ptr` was just allocated with this context.
+        let raw_handler = NonNull::from(&*handler);
+        // INVARIANT: The queue is created with this handler.
         let cq = Arc::pin_init(
             try_pin_init!(Self {
-                ptr,
-                poll_context,
+                handler,
+                // SAFETY: Nothing fails after this, and the drop of this value keeps the handler
+                // until the queue is destroyed, or closed.
+                context: unsafe {
+                    Context::new(device, entries, vector, poll_context, raw_handler)
+                }?,
                 device: device.into(),
-                context: context.clone(),
-                core_handler,
                 draining <- new_mutex!((), "rdma::Cq::draining"),
             }? Error),
             GFP_KERNEL_ACCOUNT,
         )?;
-        free.dismiss();
+        // SAFETY: By the type invariant of the context. The queue is empty.
+        unsafe { bindings::rust_ulp_h_arm_cq(cq.as_raw()) };
         Ok(cq)
-    }
-
-    /// Has the core allocate a queue with the context `context`. Sleeps.
-    ///
-    /// # Safety
-    ///
-    /// The context is valid until the queue is freed.
-    unsafe fn alloc(
-        device: &Device,
-        entries: c_int,
-        vector: c_int,
-        poll_context: PollContext,
-        context: &Arc<Context>,
-    ) -> Result<NonNull<bindings::ib_cq>> {
-        let raw_context = match poll_context {
-            PollContext::SoftIrq => bindings::IB_POLL_SOFTIRQ,
-            // Of `IB_POLL_DIRECT` queues, the core and the drivers wait a tenth of a second for each
-            // queue that they drain (`__ib_drain_sq()`, drivers/infiniband/core/verbs.c:2926;
-            // `handle_drain_completion()`, hw/mlx5/qp.c:5848).
-            PollContext::Direct | PollContext::Workqueue => bindings::IB_POLL_WORKQUEUE,
-        };
-        fault::point()?;
-        // SAFETY: The device is registered. The context is valid by the requirement, and `event`
-        // takes it for what it is.
-        let ptr = from_err_ptr(unsafe {
-            bindings::rust_ulp_h_alloc_cq(
-                device.as_raw(),
-                Arc::as_ptr(context).cast_mut().cast::<c_void>(),
-                entries,
-                vector,
-                raw_context,
-                Some(Context::event),
-            )
-        })?;
-        NonNull::new(ptr).ok_or(ENOMEM)
     }
 
     /// Returns the C pointer.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_cq {
-        self.ptr.as_ptr()
+        self.context.ptr.as_ptr()
     }
 
     /// Returns the device.
@@ -308,11 +400,12 @@ impl Cq {
     ///
     /// Does nothing unless the queue is [`PollContext::Direct`].
     pub(crate) fn process(&self, budget: u16) -> u32 {
-        if self.poll_context != PollContext::Direct {
+        if self.context.poll_context != PollContext::Direct {
             return 0;
         }
-        // SAFETY: By the type invariant; no softirq polls the queue.
-        let done = unsafe { self.context.poll(self.as_raw(), budget.into()) };
+        let _polling = self.context.polling.lock();
+        // SAFETY: The lock keeps others from polling the queue.
+        let done = unsafe { self.context.poll(budget.into()) };
         u32::try_from(done).unwrap_or(0)
     }
 
@@ -322,37 +415,58 @@ impl Cq {
     /// Does nothing unless the queue is [`PollContext::Workqueue`]. The caller must not hold what
     /// its completion handlers wait for.
     pub(crate) fn serve(&self) {
-        if self.poll_context == PollContext::Workqueue {
-            // SAFETY: By the type invariant; the queue is polled by work.
-            unsafe { self.context.serve(self.as_raw(), SERVE_BUDGET) };
+        if self.context.poll_context == PollContext::Workqueue {
+            self.context.serve(SERVE_BUDGET);
         }
     }
 
-    /// Handles what is in the queue now, and waits until what others have polled is handled. Sleeps.
+    /// Handles what is in the queue now, and waits until what others have polled is handled.
+    /// Sleeps.
     ///
-    /// Of a queue pair that was destroyed or reset before, no completion is left: the device makes no
-    /// others, and a driver need not take away those that were not polled.
+    /// Of a queue pair that was destroyed or reset before, no completion is left: the device makes
+    /// no others, and a driver need not take away those that were not polled. They are no more than
+    /// the queue has entries: later ones are of other queue pairs.
     pub(super) fn empty(&self) {
-        let _polling = self.context.polling.lock();
-        // SAFETY: By the type invariant the queue is valid. The lock keeps others from polling it; the
-        // helper stops a softirq that does.
-        unsafe { bindings::rust_ulp_h_empty_cq(self.as_raw()) };
+        let context = &*self.context;
+        let _polling = context.polling.lock();
+        let is_softirq = context.poll_context == PollContext::SoftIrq;
+        if is_softirq {
+            // SAFETY: The work is initialized, and the caller may sleep.
+            unsafe { kernel::bindings::disable_work_sync(context.work.get()) };
+        }
+        // SAFETY: By the type invariant of the context.
+        let mut left = unsafe { bindings::rust_ulp_h_cq_entries(self.as_raw()) };
+        while left > 0 {
+            // SAFETY: The lock keeps others from polling the queue, and no softirq does.
+            let done = unsafe { context.poll(left) };
+            if done <= 0 {
+                break;
+            }
+            left = left.saturating_sub(done);
+        }
+        if is_softirq {
+            // SAFETY: The work was disabled above.
+            unsafe { kernel::bindings::enable_work(context.work.get()) };
+            // What the driver has called for in between is lost.
+            context.queue_work();
+        }
     }
 
     /// Runs `drain`, which may complete one request more than the queue has room for otherwise, and
-    /// waits until it has completed. Sleeps.
-    pub(super) fn with_reserve(&self, drain: impl FnOnce()) {
+    /// waits until it has completed; returns its result. Sleeps.
+    pub(super) fn with_reserve<T>(&self, drain: impl FnOnce() -> T) -> T {
         let _draining = self.draining.lock();
-        if self.poll_context != PollContext::Direct {
+        let context = &*self.context;
+        if context.poll_context != PollContext::Direct {
             return drain();
         }
         // Before the queue is armed, so that the handler of what completes later sees it.
-        self.context.calls.xchg(true, Full);
-        // SAFETY: By the type invariant; no softirq polls the queue.
-        unsafe { self.context.serve(self.as_raw(), SERVE_BUDGET) };
-        drain();
+        context.calls.xchg(true, Full);
+        context.serve(SERVE_BUDGET);
+        let result = drain();
         // The queue stays armed, perhaps, and calls nobody.
-        self.context.calls.store(false, Relaxed);
+        context.calls.store(false, Relaxed);
+        result
     }
 }
 
@@ -360,16 +474,26 @@ impl Cq {
 impl PinnedDrop for Cq {
     fn drop(self: Pin<&mut Self>) {
         fault::step();
-        // SAFETY: Owned.
-        if unsafe { bindings::rust_ulp_h_cq_is_used(self.ptr.as_ptr()) } {
-            // A driver did not destroy a queue pair: the queue cannot be freed.
-            // SAFETY: Owned, and leaked.
-            unsafe { bindings::rust_ulp_h_stop_cq(self.ptr.as_ptr(), self.core_handler) };
-        } else {
-            // SAFETY: Owned. The queue pairs that used it held references to this value, and the
-            // core waits for its own polling.
-            unsafe { bindings::ib_free_cq(self.ptr.as_ptr()) };
+        let context = &self.context;
+        // SAFETY: The work is initialized. From here on nothing runs it.
+        unsafe { kernel::bindings::disable_work_sync(context.work.get()) };
+        // SAFETY: Owned. The queue pairs that used it held references to this value.
+        let err = unsafe { bindings::ib_destroy_cq_user(self.as_raw(), core::ptr::null_mut()) };
+        if err == 0 {
+            return;
         }
-        // The queue no longer exists, or calls nothing of this crate any more: the context may go.
+        // It has a queue pair that the driver did not destroy, or the driver refuses.
+        pr_warn_once!(
+            "a completion queue cannot be destroyed: {}; it is leaked, the module stays\n",
+            err
+        );
+        // The driver calls the functions of the context as long as the queue exists.
+        // SAFETY: Nothing but a call.
+        unsafe { bindings::rust_ulp_h_keep_module() };
+        core::mem::forget(context.clone());
+        context.is_open.store(false, Relaxed);
+        // INVARIANT: The handler goes after this.
+        // SAFETY: The caller may sleep, outside of RCU read sections.
+        unsafe { kernel::bindings::synchronize_rcu() };
     }
 }

@@ -721,35 +721,29 @@ impl<H: WrHandler> Qp<H> {
         let qp = self.ptr.as_ptr();
         // Of another one, drivers need not say that it has left the queue.
         let shared = self.member.shared().filter(|_| self.receives.load(Relaxed));
-        // The core's draining does that, too, and warns of a driver that refuses.
         if (sent || received || shared.is_some()) && !self.fail() {
             return false;
         }
         let mut drained = true;
         // Nobody posts, since both queues are closed. Each queue has room for one more request, and
-        // the completion queues, which `ib_alloc_cq` made, have room for one more completion.
+        // the completion queues have room for one more completion.
         if sent {
             let address = self.address.lock().clone();
-            let drain_sq = || match &address {
-                // The core drains with an RDMA write, which UD does not have.
-                Some(ah) => {
-                    // SAFETY: The queue pair is valid and in ERR, and the address belongs to its
-                    // domain. For the room see above.
-                    let err = unsafe { bindings::rust_ulp_h_drain_ud_sq(qp, ah.as_raw()) };
-                    if err != 0 {
-                        pr_warn_once!("a driver refused the last datagram: {}\n", err);
-                        drained = false;
-                    }
-                }
-                // SAFETY: The queue pair is valid. For the room see above.
-                None => unsafe { bindings::ib_drain_sq(qp) },
-            };
-            self.send_cq.with_reserve(drain_sq);
+            let ah = address
+                .as_ref()
+                .map_or(core::ptr::null_mut(), |ah| ah.as_raw());
+            // SAFETY: The queue pair is valid and in ERR, and the address belongs to its domain. A
+            // UD queue pair that has sent has one. For the room see above.
+            let drain_sq = || unsafe { bindings::rust_ulp_h_drain_sq(qp, ah) };
+            drained &= self.send_cq.with_reserve(drain_sq) == 0;
         }
         if received {
-            // SAFETY: The queue pair is valid. For the room see above.
-            let drain_rq = || unsafe { bindings::ib_drain_rq(qp) };
-            self.recv_cq.with_reserve(drain_rq);
+            // SAFETY: The queue pair is valid and in ERR. For the room see above.
+            let drain_rq = || unsafe { bindings::rust_ulp_h_drain_rq(qp) };
+            drained &= self.recv_cq.with_reserve(drain_rq) == 0;
+        }
+        if !drained {
+            pr_warn_once!("a driver refused the last request of a queue\n");
         }
         if let Some(shared) = shared {
             // SAFETY: The queue pair is valid, and uses this shared receive queue.

@@ -286,8 +286,6 @@ struct hca_qp *hca_get_qp(struct hca *hca, u32 qpn);
 void hca_put_qp(struct hca_qp *qp);
 void hca_qp_event(struct hca_qp *qp, enum ib_event_type type);
 void hca_free_refused_qps(struct hca *hca);
-void hca_drain_sq(struct ib_qp *ib);
-void hca_drain_rq(struct ib_qp *ib);
 
 /* memory.c */
 struct ib_mr *hca_get_dma_mr(struct ib_pd *pd, int access);

@@ -31,9 +31,6 @@ static const struct ib_device_ops mlx4_ops = {
 
 static const struct ib_device_ops mlx5_ops = {
 	.driver_id = RDMA_DRIVER_MLX5,
-	/* hw/mlx5/qp.c:5891, mlx5_ib_drain_sq(): works in an internal error, too. */
-	.drain_sq = hca_drain_sq,
-	.drain_rq = hca_drain_rq,
 };
 
 static const struct ib_device_ops irdma_ops = {

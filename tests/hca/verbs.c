@@ -807,7 +807,7 @@ static int post_sends(struct hca_qp *qp, const struct ib_send_wr *wr,
 	return err;
 }
 
-/* In an internal error some drivers refuse requests, but those that drain. */
+/* In an internal error some drivers refuse requests. */
 static bool refuses(struct ib_device *ib)
 {
 	struct hca *hca = to_hca(ib);
@@ -848,52 +848,6 @@ static int post_recv(struct ib_qp *ib, const struct ib_recv_wr *wr,
 		return -EIO;
 	}
 	return post_recvs(to_qp(ib), wr, bad);
-}
-
-struct drain {
-	struct ib_cqe cqe;
-	struct completion done;
-};
-
-static void drained(struct ib_cq *cq, struct ib_wc *wc)
-{
-	complete(&container_of(wc->wr_cqe, struct drain, cqe)->done);
-}
-
-/* A driver's own draining, for an adapter that refuses requests in an internal error. */
-static void drain(struct ib_qp *ib, struct ib_cq *cq, bool receives)
-{
-	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
-	struct drain drain = { .cqe.done = drained };
-	struct ib_rdma_wr send = { .wr = { .wr_cqe = &drain.cqe,
-					   .opcode = IB_WR_RDMA_WRITE,
-					   .send_flags = IB_SEND_SIGNALED } };
-	struct ib_recv_wr recv = { .wr_cqe = &drain.cqe };
-	const struct ib_send_wr *bad_send;
-	const struct ib_recv_wr *bad_recv;
-
-	init_completion(&drain.done);
-	if (ib_modify_qp(ib, &attr, IB_QP_STATE) ||
-	    (receives ? post_recvs(to_qp(ib), &recv, &bad_recv) :
-			post_sends(to_qp(ib), &send.wr, &bad_send))) {
-		WARN_ONCE(1, "a queue is not drained\n");
-		return;
-	}
-	if (cq->poll_ctx != IB_POLL_DIRECT)
-		wait_for_completion(&drain.done);
-	else
-		while (!wait_for_completion_timeout(&drain.done, HZ / 10))
-			ib_process_cq_direct(cq, -1);
-}
-
-void hca_drain_sq(struct ib_qp *ib)
-{
-	drain(ib, ib->send_cq, false);
-}
-
-void hca_drain_rq(struct ib_qp *ib)
-{
-	drain(ib, ib->recv_cq, true);
 }
 
 /* --- what has no state here --- */

@@ -410,14 +410,12 @@ impl DeviceQueue {
 
     /// Handles what is completed, and arms the queue: as `Context::serve` of rdma/cq.rs.
     fn serve(&self, ring: &Ring) {
+        let _polling = (ring.flaw != Flaw::Order).then(|| self.polling.lock().unwrap());
         loop {
-            {
-                let _polling = (ring.flaw != Flaw::Order).then(|| self.polling.lock().unwrap());
-                let made = self.made.load(Ordering::SeqCst);
-                for next in self.handled.load(Ordering::SeqCst)..made {
-                    ring.push(&(u64::from(next) + 1));
-                    self.handled.store(next + 1, Ordering::SeqCst);
-                }
+            let made = self.made.load(Ordering::SeqCst);
+            for next in self.handled.load(Ordering::SeqCst)..made {
+                ring.push(&(u64::from(next) + 1));
+                self.handled.store(next + 1, Ordering::SeqCst);
             }
             self.armed.swap(1, Ordering::SeqCst);
             if self.made.load(Ordering::SeqCst) == self.handled.load(Ordering::SeqCst) {
