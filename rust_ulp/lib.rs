@@ -121,7 +121,7 @@
 //! | deadlines (`rdma::Queue::timer`) | softirq | take `rdma::Queue::lists`, call its `WrHandler` |
 //! | grant revocation work | process (the module's workqueue) | enters the gate; returns early on device removal |
 //! | connection work | process (the module's workqueue) | does not enter the gate: `Connection::end`, which device removal calls, waits for it. Takes the steps of an attempt, and gives the identifier of one that failed back |
-//! | completion handlers | process (workqueue, caller) or softirq, as CQ_CREATE chose | must not sleep |
+//! | completion handlers | process (a worker, or a thread that waits) or softirq, as CQ_CREATE chose | must not sleep |
 //! | events of queue pairs, shared receive queues and completion queues | process, softirq or hardirq; interrupts off, under the driver's locks | store flags and records; wake waiters |
 //! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `EventSubscribers::files` |
 

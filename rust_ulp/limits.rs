@@ -38,7 +38,7 @@ pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
 /// Maximum entries of a completion ring, which is one chunk of pages.
 pub(crate) const MAX_CQ_ENTRIES: u32 = 1 << 15;
 
-/// Maximum time that a thread spins before it sleeps, in microseconds.
+/// Maximum time that a thread polls before it sleeps, in microseconds.
 pub(crate) const MAX_BUSY_POLL_US: u32 = 10_000;
 
 /// Maximum bytes of a buffer: 1 GiB. A device may allow less.

@@ -140,22 +140,6 @@ void rust_ulp_h_relax(void)
 		cond_resched();
 }
 
-/*
- * Returns once @done is complete, after @ns, and as soon as spinning would hold up others: a task
- * waits for this CPU, or no other CPU can complete it.
- */
-void rust_ulp_h_spin_for_completion(struct completion *done, u64 ns)
-{
-	u64 end = ktime_get_ns() + ns;
-
-	if (num_online_cpus() == 1)
-		return;
-	while (!completion_done(done) && !need_resched() &&
-	       !test_thread_flag(TIF_NEED_RESCHED_LAZY) &&
-	       !signal_pending(current) && ktime_get_ns() < end)
-		cpu_relax();
-}
-
 bool rust_ulp_h_is_killed(void)
 {
 	return fatal_signal_pending(current);

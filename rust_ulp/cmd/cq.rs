@@ -8,7 +8,6 @@ use super::access::{
 };
 use crate::{
     kernel::{
-        errno::eopnotsupp,
         eventfd::EventFd,
         task, //
     },
@@ -46,7 +45,7 @@ fn choose_delivery(ctx: &Ctx<'_>, requested: u32) -> Result<u32> {
         {
             Err(EPERM)
         }
-        abi::DELIVER_WORKQUEUE..=abi::DELIVER_CALLER => Ok(requested),
+        abi::DELIVER_WORKQUEUE | abi::DELIVER_SOFTIRQ => Ok(requested),
         _ => Err(EINVAL),
     }
 }
@@ -102,14 +101,8 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::CqCreate) -> Result<Object>
 }
 
 /// Sets or removes the eventfd of a completion queue.
-///
-/// Returns [`eopnotsupp`] if only the caller of SUBMIT delivers completions: nothing would signal
-/// the eventfd while a thread waits for it.
 pub(super) fn eventfd(ctx: &Ctx<'_>, value: &abi::CqEventfd) -> Result {
     let cq = ctx.file.table().read().cq(value.cq)?.clone();
-    if cq.delivery() == abi::DELIVER_CALLER {
-        return Err(eopnotsupp());
-    }
     let eventfd = match value.fd {
         -1 => None,
         fd => Some(EventFd::get(fd)?),

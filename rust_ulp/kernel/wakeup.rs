@@ -66,16 +66,6 @@ impl Wakeup {
         while unsafe { bindings::try_wait_for_completion(self.raw.get()) } {}
     }
 
-    /// Spins until [`Self::wake`] is called, at most `ns` nanoseconds. Process context. The wake-up
-    /// is left to [`Self::sleep`].
-    ///
-    /// Returns at once on a machine with one CPU, and as soon as another task waits for this CPU or
-    /// a signal comes.
-    pub(crate) fn spin(&self, ns: u64) {
-        // SAFETY: By the type invariant.
-        unsafe { crate::bindings::rust_ulp_h_spin_for_completion(self.raw.get(), ns) };
-    }
-
     /// Sleeps until [`Self::wake`] is called, at most `jiffies`. Returns `false` when a signal
     /// came.
     pub(crate) fn sleep(&self, jiffies: Jiffies) -> bool {

@@ -179,9 +179,12 @@ pub trait CqRing: Sized {
     /// Returns the thread that polls the device's queue.
     fn poller(&self) -> &Poller<Self::Polls>;
 
+    /// Forgets what has called or woken the thread that polls.
+    fn forget_calls(&self);
+
     /// Sleeps, at most `millis`, as the thread that polls, until it is called or
-    /// [`Self::wake_waiters`] is. Either, since the last sleep, ends it at once. Returns `false` when
-    /// a signal came.
+    /// [`Self::wake_waiters`] is. Either, since the last sleep or [`Self::forget_calls`], ends it
+    /// at once. Returns `false` when a signal came.
     fn sleep_polling(&self, millis: u32) -> bool;
 
     /// Traces an entry that became the one before `tail`; `wake` says whether it woke waiters.
@@ -343,15 +346,20 @@ pub trait CqRing: Sized {
         }
     }
 
-    /// Waits as [`Self::wait_until`] does, in the thread that polls the device's queue: `serve`
-    /// polls it until it is empty, puts what has completed into the ring, and arms it.
+    /// Waits as [`Self::wait_until`] does, in the thread that polls the device's queue. `poll`
+    /// polls it for a while, or does nothing, and leaves it as armed as it was. `serve` polls it
+    /// until it is empty, and arms it. Both put what has completed into the ring.
     fn wait_polling(
         &self,
         min: u32,
         left_ns: impl Fn() -> u64,
+        poll: impl Fn(),
         serve: impl Fn(),
     ) -> Result<u32, Self::Error> {
         loop {
+            poll();
+            // What was told before this is seen below.
+            self.forget_calls();
             if self.poller().take() {
                 serve();
             }

@@ -17,7 +17,6 @@ use super::{
 };
 use crate::{
     events::FileEvents,
-    kernel::errno::etime,
     rdma,
     uapi::abi, //
 };
@@ -36,7 +35,7 @@ pub(crate) struct CqOptions {
     pub(crate) delivery: u32,
     /// The completion vector.
     pub(crate) comp_vector: u32,
-    /// How long a waiting thread spins before it sleeps, in microseconds.
+    /// How long a waiting thread polls the device's queue before it sleeps, in microseconds.
     pub(crate) busy_poll_us: u32,
 }
 
@@ -62,7 +61,6 @@ impl CqObject {
         let poll_context = match options.delivery {
             abi::DELIVER_WORKQUEUE => rdma::cq::PollContext::Workqueue,
             abi::DELIVER_SOFTIRQ => rdma::cq::PollContext::SoftIrq,
-            abi::DELIVER_CALLER => rdma::cq::PollContext::Direct,
             _ => return Err(EINVAL),
         };
         let charge = Arc::new(charge, GFP_KERNEL_ACCOUNT)?;
@@ -126,33 +124,10 @@ impl CqObject {
     /// Waits as [`Ring::wait`] does. Moves completions while it waits, unless a softirq does that.
     /// Sleeps.
     pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result<u32> {
-        match self.delivery {
-            abi::DELIVER_CALLER => self.wait_spinning(min, deadline),
-            abi::DELIVER_WORKQUEUE => self.ring.wait_serving(min, deadline, || self.cq.serve()),
-            _ => self.ring.wait(min, deadline),
-        }
-    }
-
-    /// Waits for a queue that only callers poll.
-    ///
-    /// The limit of a CPU cgroup holds: the scheduler throttles a task at its return to user space
-    /// only, until the quota has paid for what it used (`task_throttle_setup_work()`,
-    /// kernel/sched/fair.c:7021). A wait of 1.5 s with a quota of 20% takes 7.5 s.
-    fn wait_spinning(&self, min: u32, deadline: &Deadline) -> Result<u32> {
-        loop {
-            let done = self.cq.process(256);
-            if let Some(unread) = self.ring.try_wait(min)? {
-                return Ok(unread);
-            }
-            if deadline.left_ns() == 0 {
-                return Err(etime());
-            }
-            if kernel::current!().signal_pending() {
-                return Err(EINTR);
-            }
-            if done == 0 {
-                crate::kernel::task::relax();
-            }
+        if self.delivery == abi::DELIVER_WORKQUEUE {
+            self.ring.wait_serving(min, deadline, &self.cq)
+        } else {
+            self.ring.wait(min, deadline)
         }
     }
 }

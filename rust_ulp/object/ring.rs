@@ -26,6 +26,7 @@ use crate::{
             Pages,
             Word, //
         },
+        task,
         timer::now_ns,
         wakeup::Wakeup, //
     },
@@ -129,7 +130,7 @@ pub(crate) struct Ring {
     /// The bytes of an entry, as user space knows it: a multiple of 8, at most the size of
     /// [`abi::Cqe`].
     entry_size: u32,
-    /// How long the thread that polls spins before it sleeps.
+    /// How long the thread that polls the device's queue does so before it sleeps.
     busy_poll_us: u32,
     /// Lock order: after `rdma::Queue::lists`, before `FileEvents::log` and wait queues. Held while
     /// the eventfd is signaled.
@@ -234,17 +235,12 @@ impl CqRing for Ring {
         &self.poller
     }
 
+    fn forget_calls(&self) {
+        self.called.reset();
+    }
+
     fn sleep_polling(&self, millis: u32) -> bool {
-        let mut left = millis;
-        if self.busy_poll_us > 0 {
-            let longest = u64::from(millis).saturating_mul(1_000_000);
-            let spin_ns = u64::from(self.busy_poll_us).saturating_mul(1000);
-            let begin = now_ns();
-            self.called.spin(spin_ns.min(longest));
-            let spun = now_ns().saturating_sub(begin) / 1_000_000;
-            left = left.saturating_sub(u32::try_from(spun).unwrap_or(u32::MAX));
-        }
-        self.called.sleep(msecs_to_jiffies(left).max(1))
+        self.called.sleep(msecs_to_jiffies(millis).max(1))
     }
 
     fn trace(&self, cqe: &abi::Cqe, tail: u32, unread: u32, wake: bool) {
@@ -256,9 +252,9 @@ impl Ring {
     /// Creates a ring of `entries` entries: a power of two, at most
     /// [`MAX_CQ_ENTRIES`](crate::limits::MAX_CQ_ENTRIES). Sleeps.
     ///
-    /// Each entry has the first `entry_size` bytes of [`abi::Cqe`], a multiple of 8. The thread that
-    /// polls the device's queue spins for `busy_poll_us` before it sleeps. The pages keep `charge`,
-    /// which is for the entries.
+    /// Each entry has the first `entry_size` bytes of [`abi::Cqe`], a multiple of 8. The thread
+    /// that polls the device's queue does so for `busy_poll_us` before it sleeps. The pages keep
+    /// `charge`, which is for the entries.
     pub(crate) fn new(
         entries: u32,
         entry_size: u32,
@@ -350,7 +346,7 @@ impl Ring {
 
     /// Returns how many entries are unread if there are `min`. Fails as [`Self::wait`] does, but for
     /// the time.
-    pub(super) fn try_wait(&self, min: u32) -> Result<Option<u32>> {
+    fn try_wait(&self, min: u32) -> Result<Option<u32>> {
         match self.before_sleep(min, &|| 0) {
             Ok(Break(unread)) => Ok(Some(unread)),
             Ok(Continue(_)) => Ok(None),
@@ -359,24 +355,49 @@ impl Ring {
         }
     }
 
-    /// Waits as [`Self::wait`] does, and calls `serve` when the device's queue has completions:
-    /// [`rdma::cq::Cq::serve`]. Sleeps. Another thread that does so at the same time has `serve`
-    /// called for both.
+    /// Waits as [`Self::wait`] does, and polls the device's queue `cq` meanwhile. Sleeps. Another
+    /// thread that does so at the same time polls for both.
     pub(super) fn wait_serving(
         &self,
         min: u32,
         deadline: &Deadline,
-        serve: impl Fn(),
+        cq: &rdma::cq::Cq,
     ) -> Result<u32> {
         if !self.poller.begin() {
             return self.wait(min, deadline);
         }
-        self.called.reset();
-        let result = self.wait_polling(min, || deadline.left_ns(), &serve);
+        let result = self.wait_polling(
+            min,
+            || deadline.left_ns(),
+            || self.busy_poll(min, deadline, cq),
+            || cq.serve(),
+        );
         if self.poller.end() {
-            serve();
+            cq.serve();
         }
         result
+    }
+
+    /// Polls the device's queue `cq` for `busy_poll_us`, and no longer than the caller has a reason
+    /// to wait for `min` entries. Sleeps: other tasks run in between.
+    ///
+    /// The limit of a CPU cgroup holds: the scheduler throttles a task at its return to user space
+    /// only, until the quota has paid for what it used
+    /// (kernel/sched/fair.c:task_throttle_setup_work()).
+    fn busy_poll(&self, min: u32, deadline: &Deadline, cq: &rdma::cq::Cq) {
+        if self.busy_poll_us == 0 {
+            return;
+        }
+        let longest = u64::from(self.busy_poll_us).saturating_mul(1000);
+        let end = now_ns().saturating_add(longest.min(deadline.left_ns()));
+        while matches!(self.try_wait(min), Ok(None)) {
+            if now_ns() >= end || kernel::current!().signal_pending() {
+                return;
+            }
+            if !cq.process() {
+                task::relax();
+            }
+        }
     }
 }
 

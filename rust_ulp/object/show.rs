@@ -144,7 +144,6 @@ fn show_cq(m: &SeqFile, handle: u32, cq: &CqObject) {
         reserved,
         match cq.delivery() {
             abi::DELIVER_SOFTIRQ => "softirq",
-            abi::DELIVER_CALLER => "caller",
             _ => "workqueue",
         }
     );

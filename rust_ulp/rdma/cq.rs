@@ -52,7 +52,6 @@ use kernel::{
         aref::ARef,
         atomic::{
             AtomicFlag,
-            Full,
             Relaxed, //
         },
         rcu,
@@ -71,8 +70,6 @@ use kernel::{
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollContext {
-    /// The caller of [`Cq::process`]; a worker while a queue pair is drained.
-    Direct,
     /// A softirq: completion handlers must not sleep.
     SoftIrq,
     /// A worker, or a thread in [`Cq::serve`]: completion handlers run in process context.
@@ -94,8 +91,8 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// The queue overflowed or failed: [`Event::CQ_ERR`]. Any context; must not sleep.
     fn event(&self, event: Event);
 
-    /// The queue was empty and armed, and has a completion. Returns whether a thread was woken that
-    /// will call [`Cq::serve`]; if not, a worker polls the queue. Any context; must not sleep.
+    /// The queue was armed, and has a completion. Returns whether a thread was woken that will call
+    /// [`Cq::serve`]; if not, a worker polls the queue. Any context; must not sleep.
     ///
     /// Not called unless the queue is [`PollContext::Workqueue`].
     fn completion(&self) -> bool {
@@ -121,9 +118,6 @@ struct Context {
     poll_context: PollContext,
     /// Whether the handler is called.
     is_open: AtomicFlag,
-    /// Whether completions call the handler or a worker: not those of a [`PollContext::Direct`]
-    /// queue, but while a queue pair is drained.
-    calls: AtomicFlag,
     /// Serializes the threads and the worker that poll, so that completions are handled in order.
     /// While it is held by others, no handler runs. Taken after `draining` and `Srq::joining`. Not
     /// taken by softirqs.
@@ -162,7 +156,6 @@ impl Context {
                 handler,
                 poll_context,
                 is_open: AtomicFlag::new(true),
-                calls: AtomicFlag::new(poll_context != PollContext::Direct),
                 polling <- new_mutex!((), "rdma::Cq::polling"),
                 work <- Opaque::ffi_init(|work| {
                     // SAFETY: `work` is memory for a work item, which is pinned from here on.
@@ -225,11 +218,8 @@ impl Context {
     unsafe extern "C" fn completion(_cq: *mut bindings::ib_cq, context: *mut c_void) {
         // SAFETY: As in `event`.
         let this = unsafe { &*context.cast::<Self>() };
-        let is_served = match this.poll_context {
-            PollContext::SoftIrq => false,
-            _ if !this.calls.load(Relaxed) => true,
-            _ => this.with_handler(|handler| handler.completion()) == Some(true),
-        };
+        let is_served = this.poll_context == PollContext::Workqueue
+            && this.with_handler(|handler| handler.completion()) == Some(true);
         if !is_served {
             this.queue_work();
         }
@@ -262,7 +252,7 @@ impl Context {
     }
 
     /// Polls the queue until it is empty, and arms it. After `budget` completions a worker goes on.
-    /// Sleeps. The queue is not [`PollContext::SoftIrq`].
+    /// Sleeps. The queue is [`PollContext::Workqueue`].
     fn serve(&self, budget: c_int) {
         let polling = self.polling.lock();
         // SAFETY: The lock keeps others from polling the queue.
@@ -395,18 +385,18 @@ impl Cq {
         &self.device
     }
 
-    /// Handles at most `budget` completions in the context of the caller, and returns how many.
-    /// Sleeps.
+    /// Handles some of what has completed in the context of the caller, and returns whether that
+    /// was anything. Does not arm the queue. Sleeps.
     ///
-    /// Does nothing unless the queue is [`PollContext::Direct`].
-    pub(crate) fn process(&self, budget: u16) -> u32 {
-        if self.context.poll_context != PollContext::Direct {
-            return 0;
+    /// Does nothing unless the queue is [`PollContext::Workqueue`]. The caller must not hold what
+    /// its completion handlers wait for.
+    pub(crate) fn process(&self) -> bool {
+        if self.context.poll_context != PollContext::Workqueue {
+            return false;
         }
         let _polling = self.context.polling.lock();
         // SAFETY: The lock keeps others from polling the queue.
-        let done = unsafe { self.context.poll(budget.into()) };
-        u32::try_from(done).unwrap_or(0)
+        unsafe { self.context.poll(SERVE_BUDGET) > 0 }
     }
 
     /// Handles what has completed in the context of the caller, and arms the queue: what
@@ -456,17 +446,7 @@ impl Cq {
     /// waits until it has completed; returns its result. Sleeps.
     pub(super) fn with_reserve<T>(&self, drain: impl FnOnce() -> T) -> T {
         let _draining = self.draining.lock();
-        let context = &*self.context;
-        if context.poll_context != PollContext::Direct {
-            return drain();
-        }
-        // Before the queue is armed, so that the handler of what completes later sees it.
-        context.calls.xchg(true, Full);
-        context.serve(SERVE_BUDGET);
-        let result = drain();
-        // The queue stays armed, perhaps, and calls nobody.
-        context.calls.store(false, Relaxed);
-        result
+        drain()
     }
 }
 

@@ -512,7 +512,6 @@ struct rust_ulp_pd_create {
 #define RUST_ULP_DELIVER_DEFAULT	0	/* the module's parameter "delivery" */
 #define RUST_ULP_DELIVER_WORKQUEUE	1	/* a thread that waits, else a kernel worker */
 #define RUST_ULP_DELIVER_SOFTIRQ	2	/* the softirq of the CPU that saw the completion */
-#define RUST_ULP_DELIVER_CALLER		3	/* the caller of SUBMIT on this queue, no other */
 
 /*
  * Errnos of CQ_CREATE:
@@ -536,12 +535,11 @@ struct rust_ulp_pd_create {
  * @mmap_offset: [out; bytes; for mmap(2)] Where to map the ring.
  * @mmap_size: [out; bytes] Bytes to map there.
  * @cqe_size: [in; bytes; 64] sizeof(struct rust_ulp_cqe), as the caller knows it.
- * @busy_poll_us: [in; microseconds; 0 to 10000] How long a thread spins before it sleeps.
+ * @busy_poll_us: [in; microseconds; 0 to 10000] How long a thread polls before it sleeps.
  *
- * A thread that waits for the queue spins for @busy_poll_us before each sleep, unless a completion
- * comes. That saves the time of a task switch. Of several threads that wait for the same queue, one
- * spins. The thread does not spin on a machine with one CPU, or while another task waits for its
- * CPU.
+ * A thread that waits for the queue polls the queue of the device for @busy_poll_us, then arms it
+ * and sleeps; it polls again before it sleeps again. Of several threads that wait for the same
+ * queue, one polls. While it polls, other tasks run that wait for its CPU.
  *
  * The entries of the ring have @cqe_size bytes each. The kernel accepts each multiple of 8 from
  * RUST_ULP_CQE_SIZE_V1 to the size that QUERY returns. EPROTONOSUPPORT: any other size.
@@ -2053,8 +2051,6 @@ struct rust_ulp_cancel {
  *  ENOENT      @cq is not a handle of this file
  *  EINVAL      @fd is not an eventfd
  *  EBUSY       the completion queue has an eventfd; -1 removes it
- *  EOPNOTSUPP  the delivery of the completion queue is CALLER: no completion arrives while nobody
- *              waits in SUBMIT
  *  EBADFD      a shared cause
  */
 
@@ -2065,8 +2061,7 @@ struct rust_ulp_cancel {
  *   the queue.
  *
  * The kernel signals the eventfd for each completion that it adds to the ring of @cq, and when the
- * device is removed. EBUSY: the queue already has an eventfd. EOPNOTSUPP: with
- * RUST_ULP_DELIVER_CALLER no completion arrives while nobody waits in SUBMIT.
+ * device is removed. EBUSY: the queue already has an eventfd.
  */
 struct rust_ulp_cq_eventfd {
 	__u32 size;

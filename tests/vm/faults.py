@@ -332,7 +332,7 @@ def _(w):
     return call
 
 
-for how in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
+for how in ("WORKQUEUE", "SOFTIRQ"):
     case("objects", "CQ_CREATE", f"CQ_CREATE, delivered by {how.lower()}")(
         lambda w, how=how: made(w.file, "CQ_CREATE", entries=16, delivery=N["DELIVER_" + how])
     )

@@ -264,11 +264,18 @@ def test_interrupts(r):
     r.equal("and so is its completion", [c.user_data for c in a.cq.reap()], [])
     a.file.submit([a.write(b, 8, user_data=3)])
     r.equal("the next one brings both", [(c.user_data, c.status) for c in a.cq.wait(2)], [(2, 0), (3, 0)])
+    busy = ulp.Cq(a.file, 256, N["DELIVER_WORKQUEUE"], 10_000)
+    qp = Qp(a.file, a.pd, busy)
+    qp.connect(qp.num, a.file.gid().gid, 0, 0)
+    adapter(lose_interrupt=1)
+    a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=a.grant.addr, rkey=a.grant.rkey, user_data=4)])
+    got = [(c.user_data, c.status) for c in busy.wait(1)]
+    r.equal("a thread that polls the device's queue needs none", got, [(4, 0)])
 
 
 def test_undrained(r):
     """A queue pair that the driver does not move to ERR, while a worker handles its completions."""
-    for delivery in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
+    for delivery in ("WORKQUEUE", "SOFTIRQ"):
         a, b = two()
         a.cq = ulp.Cq(a.file, 256, N["DELIVER_" + delivery])
         a.qp = Qp(a.file, a.pd, a.cq)
@@ -313,7 +320,7 @@ def test_late(r):
     queue pair then fails; the next one may have the same address.
     """
     rounds = 8
-    for delivery in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
+    for delivery in ("WORKQUEUE", "SOFTIRQ"):
         end = End("h1", "hca1")
         end.cq = ulp.Cq(end.file, 256, N["DELIVER_" + delivery])
         srq = Srq(end.file, end.pd, end.cq)

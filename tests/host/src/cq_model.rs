@@ -37,6 +37,8 @@ enum Flaw {
     Called,
     /// The last poll of a thread that ends while it is called.
     LastPoll,
+    /// The calls since the thread looked, which it forgets too late.
+    Forgotten,
     /// The lock of those that poll the device's queue.
     Order,
 }
@@ -93,6 +95,10 @@ impl Wakeup {
     fn wake(&self) {
         *self.count.lock().unwrap() += 1;
         self.woken.notify_all();
+    }
+
+    fn forget(&self) {
+        *self.count.lock().unwrap() = 0;
     }
 
     fn sleep(&self) {
@@ -330,7 +336,16 @@ impl CqRing for Ring {
         &self.poller
     }
 
+    fn forget_calls(&self) {
+        if self.flaw != Flaw::Forgotten {
+            self.called.forget();
+        }
+    }
+
     fn sleep_polling(&self, _millis: u32) -> bool {
+        if self.flaw == Flaw::Forgotten {
+            self.called.forget();
+        }
         self.called.sleep();
         true
     }
@@ -361,13 +376,19 @@ impl Ring {
         self.wait_until(min, || u64::MAX).map(drop)
     }
 
-    /// As `wait_serving` of object/ring.rs, with the device's queue.
-    fn wait_serving(&self, min: u32, device: &DeviceQueue) -> Result<(), Failure> {
+    /// As `wait_serving` of object/ring.rs, with the device's queue; `is_busy` says whether the
+    /// thread polls it before it sleeps.
+    fn wait_serving(&self, min: u32, device: &DeviceQueue, is_busy: bool) -> Result<(), Failure> {
         if !self.poller.begin() {
             return self.wait(min);
         }
+        let poll = || {
+            if is_busy {
+                device.process(self);
+            }
+        };
         let result = self
-            .wait_polling(min, || u64::MAX, || device.serve(self))
+            .wait_polling(min, || u64::MAX, poll, || device.serve(self))
             .map(drop);
         if self.poller.end() && self.flaw != Flaw::LastPoll {
             device.serve(self);
@@ -408,15 +429,26 @@ impl DeviceQueue {
         }
     }
 
+    /// Handles what is completed. The lock is held.
+    fn poll(&self, ring: &Ring) {
+        let made = self.made.load(Ordering::SeqCst);
+        for next in self.handled.load(Ordering::SeqCst)..made {
+            ring.push(&(u64::from(next) + 1));
+            self.handled.store(next + 1, Ordering::SeqCst);
+        }
+    }
+
+    /// Handles what is completed: as `Cq::process` of rdma/cq.rs.
+    fn process(&self, ring: &Ring) {
+        let _polling = self.polling.lock().unwrap();
+        self.poll(ring);
+    }
+
     /// Handles what is completed, and arms the queue: as `Context::serve` of rdma/cq.rs.
     fn serve(&self, ring: &Ring) {
         let _polling = (ring.flaw != Flaw::Order).then(|| self.polling.lock().unwrap());
         loop {
-            let made = self.made.load(Ordering::SeqCst);
-            for next in self.handled.load(Ordering::SeqCst)..made {
-                ring.push(&(u64::from(next) + 1));
-                self.handled.store(next + 1, Ordering::SeqCst);
-            }
+            self.poll(ring);
             self.armed.swap(1, Ordering::SeqCst);
             if self.made.load(Ordering::SeqCst) == self.handled.load(Ordering::SeqCst) {
                 return;
@@ -536,7 +568,7 @@ fn waits_for_more_than_another(flaw: Flaw) {
 }
 
 /// A thread polls the device's queue while it waits, until it has all.
-fn serves_and_takes(count: u64, flaw: Flaw) {
+fn serves_and_takes(count: u64, is_busy: bool, flaw: Flaw) {
     check(move || {
         let (ring, queue) = (ring(2, flaw), DeviceQueue::new());
         let device = {
@@ -547,7 +579,7 @@ fn serves_and_takes(count: u64, flaw: Flaw) {
         };
         let (mut consumer, mut next) = (Consumer::new(2).unwrap(), 1);
         while next <= count {
-            assert_eq!(ring.wait_serving(1, &queue), Ok(()));
+            assert_eq!(ring.wait_serving(1, &queue, is_busy), Ok(()));
             drain(&ring, &mut consumer, &mut next);
         }
         device.join().unwrap();
@@ -562,10 +594,10 @@ fn serves_another(flaw: Flaw) {
         queue.complete(&ring);
         let (first, second) = (queue.clone(), queue.clone());
         let other = spawn(&ring, move |ring| {
-            assert_eq!(ring.wait_serving(1, &first), Ok(()));
+            assert_eq!(ring.wait_serving(1, &first, false), Ok(()));
         });
         let device = spawn(&ring, move |ring| second.complete(ring));
-        assert_eq!(ring.wait_serving(2, &queue), Ok(()));
+        assert_eq!(ring.wait_serving(2, &queue, false), Ok(()));
         other.join().unwrap();
         device.join().unwrap();
     });
@@ -633,15 +665,22 @@ fn fails_while_served() {
     check(|| {
         let (ring, queue) = (ring(2, Flaw::Nothing), DeviceQueue::new());
         let device = spawn(&ring, Ring::fail);
-        assert_eq!(ring.wait_serving(1, &queue), Err(Failure::QueueFailed));
+        assert_eq!(
+            ring.wait_serving(1, &queue, false),
+            Err(Failure::QueueFailed)
+        );
         device.join().unwrap();
     });
 }
 
-const SCENARIOS: [(&str, fn()); 21] = [
-    ("serves", || serves_and_takes(2, Flaw::Nothing)),
+const SCENARIOS: [(&str, fn()); 23] = [
+    ("serves", || serves_and_takes(2, false, Flaw::Nothing)),
+    ("serves busily", || serves_and_takes(2, true, Flaw::Nothing)),
     ("serves another", || serves_another(Flaw::Nothing)),
-    ("without call", || serves_and_takes(2, Flaw::Called)),
+    ("without call", || serves_and_takes(2, false, Flaw::Called)),
+    ("forgotten late", || {
+        serves_and_takes(1, false, Flaw::Forgotten)
+    }),
     ("without last poll", || serves_another(Flaw::LastPoll)),
     ("serves twice", || serves_twice_at_once(Flaw::Nothing)),
     ("without order", || serves_twice_at_once(Flaw::Order)),
@@ -718,7 +757,14 @@ fn a_waiter_gets_all() {
 #[test]
 fn a_waiter_that_polls_gets_all() {
     passes("serves");
+    passes("serves busily");
     hangs("without call");
+}
+
+/// A call that comes after the look at the ring ends the sleep.
+#[test]
+fn calls_are_forgotten_before_the_look() {
+    hangs("forgotten late");
 }
 
 /// It has its entry from the worker, and was called for the other's since.

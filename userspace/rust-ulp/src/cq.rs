@@ -29,9 +29,6 @@ pub enum Delivery {
     Workqueue,
     /// The softirq of the processor that saw the completion: least delay.
     Softirq,
-    /// Only [`Cq::wait`], [`Cq::wait_for`] and batches that wait, on this queue. [`Cq::poll`]
-    /// alone, or polling the file, then sees nothing.
-    Caller,
 }
 
 /// Options of a [`Cq`]; from [`Device::cq_builder`].
@@ -60,12 +57,11 @@ impl CqBuilder {
         self
     }
 
-    /// How long a thread that waits for the queue spins before each sleep: at most 10 ms, in steps
-    /// of a microsecond; zero unless said.
+    /// How long a thread that waits for the queue polls the queue of the device before each sleep:
+    /// at most 10 ms, in steps of a microsecond; zero unless said.
     ///
-    /// Spinning saves the time of a task switch. The kernel does not spin on a machine with one
-    /// processor, and stops when another task waits for the processor. It needs
-    /// [`Delivery::Workqueue`].
+    /// That saves the time of a task switch. While the thread polls, other tasks run that wait for
+    /// the processor. It needs [`Delivery::Workqueue`].
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.busy_poll = time;
         self
@@ -147,7 +143,6 @@ impl Cq {
                 Delivery::Default => abi::DELIVER_DEFAULT,
                 Delivery::Workqueue => abi::DELIVER_WORKQUEUE,
                 Delivery::Softirq => abi::DELIVER_SOFTIRQ,
-                Delivery::Caller => abi::DELIVER_CALLER,
             },
             comp_vector: options.comp_vector,
             busy_poll_us: at_most(
@@ -172,7 +167,6 @@ impl Cq {
                 delivery: match arg.delivery {
                     abi::DELIVER_WORKQUEUE => Delivery::Workqueue,
                     abi::DELIVER_SOFTIRQ => Delivery::Softirq,
-                    abi::DELIVER_CALLER => Delivery::Caller,
                     _ => Delivery::Default,
                 },
             }),
@@ -331,9 +325,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if the queue has one already; [`Error::Unsupported`] if the module has none,
-    /// and with [`Delivery::Caller`], with which nothing arrives by itself; [`Error::Sys`] with
-    /// `EMFILE` without room for a descriptor; [`Error::DeviceGone`].
+    /// [`Error::Busy`] if the queue has one already; [`Error::Unsupported`] if the module has none;
+    /// [`Error::Sys`] with `EMFILE` without room for a descriptor; [`Error::DeviceGone`].
     #[doc(alias = "rust_ulp_cq_eventfd")]
     pub fn eventfd(&self) -> Result<CqEventFd> {
         let device = &self.inner.device;

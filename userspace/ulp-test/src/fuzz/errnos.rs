@@ -57,7 +57,7 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
         "DESTROY" => &[ANY, &[EBUSY, ENOENT]],
         "SUBMIT" => &[ANY, POST],
         "CANCEL" => &[ANY, HANDLE],
-        "CQ_EVENTFD" => &[ANY, HANDLE, &[EBADF, EBUSY, EOPNOTSUPP]],
+        "CQ_EVENTFD" => &[ANY, HANDLE, &[EBADF, EBUSY]],
         "LISTEN" => &[
             ANY,
             MAKE,

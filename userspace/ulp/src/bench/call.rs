@@ -35,8 +35,6 @@ pub struct CallEnd {
     /// What keeps queue pairs connected that the connection manager has connected.
     connections: Vec<Connection>,
     remote: Option<RemoteSlice>,
-    /// Whether only system calls move completions.
-    by_caller: bool,
     control: Arc<Control>,
     /// Memory for completions.
     reaped: [Completion; 32],
@@ -149,7 +147,6 @@ impl End for CallEnd {
             Delivery::Default => ulp::Delivery::Default,
             Delivery::Workqueue => ulp::Delivery::Workqueue,
             Delivery::Softirq => ulp::Delivery::Softirq,
-            Delivery::Caller => ulp::Delivery::Caller,
         };
         let (sends, recvs) = (config.depth + 2, config.rx_depth + 2);
         let queue = |per_qp: u32| {
@@ -178,7 +175,6 @@ impl End for CallEnd {
             device,
             buffer,
             grant,
-            by_caller: send_cq.delivery() == ulp::Delivery::Caller,
             send_cq,
             recv_cq,
             prepared,
@@ -259,13 +255,7 @@ impl End for CallEnd {
     }
 
     fn post(&mut self, ops: &[Op]) -> Result<()> {
-        let batch = self.batch(ops)?;
-        if self.by_caller {
-            // This also moves completions of earlier requests into the ring.
-            batch.submit_and_wait(&self.send_cq, 0, Duration::ZERO)?;
-        } else {
-            batch.submit()?;
-        }
+        self.batch(ops)?.submit()?;
         Ok(())
     }
 
@@ -287,7 +277,6 @@ impl End for CallEnd {
         };
         let some = &mut self.reaped;
         let mut total = 0;
-        let mut moved = !self.by_caller;
         loop {
             let n = cq.poll_into(some)?;
             for completion in some.iter().take(n) {
@@ -298,17 +287,9 @@ impl End for CallEnd {
                 });
             }
             total += n;
-            if n == some.len() {
-                continue;
-            }
-            if moved || total != 0 {
+            if n < some.len() {
                 return Ok(total);
             }
-            match cq.wait_for(1, Duration::ZERO) {
-                Err(ulp::Error::Timeout { .. }) => return Ok(0),
-                other => other?,
-            };
-            moved = true;
         }
     }
 

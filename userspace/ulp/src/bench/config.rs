@@ -140,8 +140,6 @@ pub enum Delivery {
     Workqueue,
     /// The softirq that handles the completion.
     Softirq,
-    /// The system call that waits for the completion.
-    Caller,
 }
 
 /// The way to wait for completions.
@@ -205,7 +203,7 @@ pub struct Config {
     pub peer_backend: Backend,
     pub mode: Mode,
     pub delivery: Delivery,
-    /// How long a waiting thread spins before it sleeps.
+    /// How long a waiting thread polls the device's queue before it sleeps.
     #[serde(default)]
     pub busy_poll_us: u32,
     /// Whether a kernel thread submits the requests of io_uring, at both ends.

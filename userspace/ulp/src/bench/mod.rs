@@ -3,8 +3,8 @@
 //! `ulp bench`: one set of loops over several back ends.
 //!
 //! - [`config`]: the parameters of a measurement; [`wire`]: the messages to the server
-//! - [`end`]: the interface of the back ends; [`call`], [`uring`], [`verbs`], [`tcp`]: the back ends;
-//!   [`qp`]: the queue pairs of the first two
+//! - [`end`]: the interface of the back ends; [`call`], [`uring`], [`verbs`], [`tcp`]: the back
+//!   ends; [`qp`]: the queue pairs of the first two
 //! - [`loops`]: the measurements; [`connect`], [`register`]: the measurements without messages
 //! - [`client`], [`server`]: the two roles; [`stats`], [`table`], [`plot`]: the results;
 //!   [`study`]: many measurements, which are compared
@@ -257,7 +257,8 @@ struct Measure {
     /// Context that moves completions of /dev/rust_ulp into the ring.
     #[arg(long, value_enum, default_value_t = Delivery::Default)]
     delivery: Delivery,
-    /// Time for which a waiting thread spins before it sleeps, of /dev/rust_ulp with -e.
+    /// Time for which a waiting thread polls the device's queue before it sleeps, of /dev/rust_ulp
+    /// with -e.
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=10_000))]
     busy_poll: u32,
     /// With io_uring, let a kernel thread submit (IORING_SETUP_SQPOLL).
