@@ -88,23 +88,14 @@ enum Command {
     },
 }
 
-fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
+fn completions(shell: clap_complete::Shell) -> String {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "ulp", &mut text);
-    output::print(String::from_utf8_lossy(&text).trim_end())?;
-    Ok(ExitCode::SUCCESS)
+    String::from_utf8_lossy(&text).trim_end().to_owned()
 }
 
-fn main() -> ExitCode {
-    // Clap ends with status 2 for invalid arguments, with 0 after --help.
-    let cli = Cli::parse();
-    match cli.color {
-        ColorChoice::Auto => anstream::ColorChoice::Auto,
-        ColorChoice::Always => anstream::ColorChoice::Always,
-        ColorChoice::Never => anstream::ColorChoice::Never,
-    }
-    .write_global();
-    let result = match cli.command {
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Devices(devices) => devices.run(),
         Command::Gids(gids) => gids.run(),
         Command::Events(events) => events.run(),
@@ -120,9 +111,23 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Schema(schema) => schema.run(),
         Command::Generate(generate) => generate.run(Cli::command()),
-        Command::Completions { shell } => completions(shell),
-    };
-    result.unwrap_or_else(|error| output::failed(&error))
+        Command::Completions { shell } => {
+            output::print(&completions(shell))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    // Clap ends with status 2 for invalid arguments, with 0 after --help.
+    let cli = Cli::parse();
+    match cli.color {
+        ColorChoice::Auto => anstream::ColorChoice::Auto,
+        ColorChoice::Always => anstream::ColorChoice::Always,
+        ColorChoice::Never => anstream::ColorChoice::Never,
+    }
+    .write_global();
+    run(cli.command).unwrap_or_else(|error| output::failed(&error))
 }
 
 #[cfg(test)]
@@ -157,6 +162,161 @@ mod tests {
         // perftest has it for raw Ethernet only.
         ('j', "json"),
     ];
+
+    /// Commands that fail before they look for a device or a host, and what each says.
+    const REFUSED: &[(&str, &str)] = &[
+        ("devices --format xml", "'xml' for '--format"),
+        ("counters --watch soon", "'soon' for '--watch"),
+        ("diagnose --memory 2GiB", "between 1 byte and 1GiB"),
+        ("top --once --sort nonsense", "'nonsense' for '--sort"),
+        ("schema nonsense", "'nonsense' for '<COMMAND>"),
+        ("completions nonsense", "'nonsense' for '<SHELL>"),
+        ("kv put -s HOST --ttl 0 one 1", "at least 1s"),
+        (
+            "pingpong srq -q 3 -r 2",
+            "a receive (-r) for each queue pair",
+        ),
+        ("allreduce a,b --rank 2", "--rank 2: there are 2 ranks"),
+        ("bench plot", "not provided"),
+        ("bench plot /nonexistent", "No such file"),
+        (
+            "bench plot /etc/passwd -o /nonexistent",
+            "/etc/passwd is not",
+        ),
+        ("bench study HOST --backend tcp", "a study needs RDMA"),
+        ("bench write", "not provided"),
+        ("bench write speed HOST", "'speed' for '<METRIC>"),
+        ("bench write lat HOST --frob", "'--frob'"),
+        (
+            "bench write lat HOST --backend pigeon",
+            "'pigeon' for '--backend",
+        ),
+        ("bench write lat HOST -n 5 -D 1", "cannot be used with"),
+        ("bench write lat HOST -s 1TiB", "unknown unit \"TiB\""),
+        ("bench write lat HOST -s 0", "1 to 16777216, not 0"),
+        ("bench write bw HOST -s 4000M", "1 to 16777216, not 41943"),
+        (
+            "bench write lat HOST -q 2",
+            "one queue pair (-q) per thread",
+        ),
+        ("bench write bw HOST -q 0", "1 to 256, not 0"),
+        (
+            "bench write bw HOST -l 64 -t 8",
+            "a list (-l) of 64 does not fit",
+        ),
+        ("bench write lat HOST -c UD", "UD (-c) has no write"),
+        (
+            "bench write bw HOST -c UC --verify",
+            "over UC (-c) may be lost",
+        ),
+        (
+            "bench write lat HOST --backend tcp",
+            "no operation but send",
+        ),
+        ("bench read lat HOST -c UC", "UC (-c) has no read"),
+        ("bench send lat HOST -c XX", "'XX' for '--connection"),
+        ("bench send bw HOST -c UD -s 5000", "is at most 4096"),
+        (
+            "bench send lat HOST -R -c UD",
+            "connects queue pairs of type RC",
+        ),
+        ("bench send lat HOST -R -m 1024", "the route has MTU (-m)"),
+        ("bench send lat HOST -b", "both directions (-b)"),
+        ("bench send lat HOST --peer-backend tcp", "need each other"),
+        ("bench atomic lat HOST -s 16", "has 8 bytes"),
+        ("bench connect HOST --backend uring", "cannot use io_uring"),
+        ("bench register --backend tcp", "no operation but send"),
+    ];
+
+    fn parsed<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once("ulp").chain(words))
+    }
+
+    /// The words of each command that has no commands of its own, without hidden ones.
+    fn leaves(command: &clap::Command, words: &[String], out: &mut Vec<Vec<String>>) {
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let words = [words, &[sub.get_name().to_owned()]].concat();
+            match sub.has_subcommands() {
+                true => leaves(sub, &words, out),
+                false => out.push(words),
+            }
+        }
+    }
+
+    fn all_leaves() -> Vec<Vec<String>> {
+        let mut out = Vec::new();
+        leaves(&Cli::command(), &[], &mut out);
+        assert!(out.len() >= 30, "{out:?}");
+        out
+    }
+
+    #[test]
+    fn arguments_that_cannot_work_are_refused_with_the_reason() {
+        for (words, reason) in REFUSED {
+            // Nobody answers there: one that is not refused says so.
+            let words = words.replace("HOST", "127.0.0.1");
+            let said = match parsed(words.split(' ')) {
+                Ok(cli) => format!("{:#}", run(cli.command).expect_err(&words)),
+                Err(error) => {
+                    assert_eq!(error.exit_code(), i32::from(output::ERROR), "{words}");
+                    error.to_string()
+                }
+            };
+            assert!(said.contains(reason), "ulp {words}: {said}");
+        }
+    }
+
+    #[test]
+    fn each_command_has_a_help_and_refuses_an_unknown_option() {
+        for words in all_leaves() {
+            for (option, status) in [("--help", 0), ("--nonsense", i32::from(output::ERROR))] {
+                let words = words.iter().map(String::as_str).chain([option]);
+                let words: Vec<_> = words.collect();
+                let error = parsed(words.iter().copied()).expect_err(option);
+                assert_eq!(error.exit_code(), status, "{words:?}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_exit_status_of_each_command_is_tested() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vm/78-tools");
+        let suite = std::fs::read_to_string(path).unwrap();
+        let rows = suite.lines().filter_map(|line| {
+            let (status, words) = line.trim_start().split_once('|')?;
+            ["0", "1", "2"].contains(&status).then_some(words)
+        });
+        let refused = REFUSED.iter().map(|(words, _)| *words);
+        let tested: Vec<_> = rows.chain(refused).map(|row| format!("{row} ")).collect();
+        for words in all_leaves() {
+            // Servers end by Ctrl-C.
+            let begin = words.join(" ") + " ";
+            let is_tested = tested.iter().any(|row| row.starts_with(&begin));
+            assert!(is_tested || begin.ends_with(" serve "), "ulp {begin}");
+        }
+    }
+
+    #[test]
+    fn manual_pages_and_completions_are_generated() {
+        let dir = std::env::temp_dir().join(format!("ulp-generate-{}", std::process::id()));
+        let cli = parsed(["generate", dir.to_str().unwrap()]).unwrap();
+        run(cli.command).unwrap();
+        for words in all_leaves() {
+            let page = dir.join(format!("man/ulp-{}.1", words.join("-")));
+            assert!(std::fs::metadata(&page).unwrap().len() > 0, "{page:?}");
+        }
+        for file in ["ulp.bash", "ulp.fish", "_ulp"] {
+            let file = dir.join("completions").join(file);
+            assert!(std::fs::metadata(&file).unwrap().len() > 0, "{file:?}");
+        }
+        let bash = dir.join("printed");
+        std::fs::write(&bash, completions(clap_complete::Shell::Bash)).unwrap();
+        for file in [&bash, &dir.join("completions/ulp.bash")] {
+            let mut read = std::process::Command::new("bash");
+            assert!(read.arg("-n").arg(file).status().unwrap().success());
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
 
     fn visit(command: &clap::Command, check: &mut impl FnMut(&clap::Command, &clap::Arg)) {
         command.get_arguments().for_each(|arg| check(command, arg));
