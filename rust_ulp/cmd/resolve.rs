@@ -2,9 +2,9 @@
 
 //! Decodes requests, resolves their handles, and puts the requests into a chain.
 //!
-//! If a check fails, the chain is emptied and no request is posted. Runs in process context, inside
-//! the device's gate, with the file's table locked. Allocates only until the batch has grown to its
-//! size.
+//! The first request that a check refuses ends the chain; those before it are posted. Runs in process
+//! context, inside the device's gate, with the file's table locked. Allocates only until the batch
+//! has grown to its size.
 
 use crate::{
     counters::start_ns,
@@ -28,7 +28,6 @@ use crate::{
     object::{
         batch::{
             decoded,
-            BadWr,
             Batch, //
         },
         buffer::BufferObject,
@@ -120,10 +119,18 @@ impl SubmitCtx<'_> {
 }
 
 impl Batch {
-    /// Puts each request into the chain. Sleeps.
+    /// Puts the requests into the chain, in order, up to the first one that is refused. Sleeps.
     ///
-    /// If a check fails, earlier requests stay in the chain until [`Self::discard`].
-    pub(crate) fn resolve(&mut self, ctx: &SubmitCtx<'_>) -> Result<(), BadWr> {
+    /// Returns the errno of that one; those before it stay in the chain, to be posted.
+    pub(crate) fn resolve(&mut self, ctx: &SubmitCtx<'_>) -> Result {
+        let result = self.fill_chain(ctx);
+        if result.is_err() && ctx.command.is_some() {
+            self.chain.report_last();
+        }
+        result
+    }
+
+    fn fill_chain(&mut self, ctx: &SubmitCtx<'_>) -> Result {
         let Self {
             wrs,
             data,
@@ -137,28 +144,26 @@ impl Batch {
         let mut cache = LookupCache::default();
         let mut index = 0;
         while let Some(first) = left.first() {
-            let fail = |error: Error| BadWr { index, error };
             let mut run = match QueueRun::begin(ctx, left) {
                 Ok(run) => run,
                 // What is wrong with the request itself takes precedence.
-                Err(error) => return Err(fail(decoded(first).err().unwrap_or(error))),
+                Err(error) => return Err(decoded(first).err().unwrap_or(error)),
             };
-            // Of several requests, the caller is told which one found no slot.
-            chain.begin(run.target, run.left, is_alone).map_err(fail)?;
+            // Of several requests, those that find a slot are posted.
+            chain.begin(run.target, run.left, is_alone)?;
             while let (Some((wr, rest)), 1..) = (left.split_first(), run.left) {
-                let fail = |error: Error| BadWr { index, error };
                 let count = push_plain(ctx, &mut run, (index, left), chain, &mut cache)?;
                 if count > 0 {
                     left = left.get(count as usize..).unwrap_or(&[]);
                     index = index.wrapping_add(count);
                     continue;
                 }
-                let request = decoded(wr).map_err(fail)?;
+                let request = decoded(wr)?;
                 let (sges, inline) = match data.next_if(|data| data.index == index) {
                     Some(data) => data.of(sges, inline),
                     None => match &request.elements {
                         Elements::One(sge) if u64::from(sge.length) > MAX_MESSAGE => {
-                            return Err(fail(EMSGSIZE));
+                            return Err(EMSGSIZE);
                         }
                         Elements::One(sge) => (core::slice::from_ref(sge), &[][..]),
                         _ => (&[][..], &[][..]),
@@ -170,7 +175,7 @@ impl Batch {
                     sges,
                     inline,
                 };
-                push(ctx, &run, item, chain, &mut cache).map_err(fail)?;
+                push(ctx, &run, item, chain, &mut cache)?;
                 run.left = run.left.wrapping_sub(1);
                 (left, index) = (rest, index.wrapping_add(1));
             }
@@ -562,8 +567,7 @@ fn push_plain<'a>(
     (index, left): (u32, &[abi::Wr]),
     chain: &mut Chain<Completions>,
     cache: &mut LookupCache<'a>,
-) -> Result<u32, BadWr> {
-    let fail = |error: Error| BadWr { index, error };
+) -> Result<u32> {
     let Some((wr, rest)) = left.split_first() else {
         return Ok(0);
     };
@@ -574,12 +578,11 @@ fn push_plain<'a>(
         return Ok(0);
     };
     if wr.flags & abi::SEND_INLINE != 0 {
-        return push_copied(ctx, run, (index, wr), (op, buffer), chain, cache).map_err(fail);
+        return push_copied(ctx, run, (index, wr), (op, buffer), chain, cache);
     }
-    let mut alike = chain.alike(op, local).map_err(fail)?;
-    let (kept, flags) = admit_plain(ctx, run, (index, wr), cache).map_err(fail)?;
-    let pushed = alike.push(wr.remote_addr, flags, local, kept);
-    pushed.map_err(fail)?;
+    let mut alike = chain.alike(op, local)?;
+    let (kept, flags) = admit_plain(ctx, run, (index, wr), cache)?;
+    alike.push(wr.remote_addr, flags, local, kept)?;
     run.left = run.left.wrapping_sub(1);
     if run.left == 0 {
         return Ok(1);
@@ -598,7 +601,7 @@ fn push_alike<'a>(
     (first, rest): (u32, &[abi::Wr]),
     alike: &mut Alike<'_, Completions>,
     cache: &mut LookupCache<'a>,
-) -> Result<u32, BadWr> {
+) -> Result<u32> {
     let mut count = 1u32;
     for wr in rest.iter().take(run.left as usize) {
         if !is_like(wr, model) {
@@ -608,10 +611,8 @@ fn push_alike<'a>(
             break;
         };
         let index = first.wrapping_add(count);
-        let fail = |error: Error| BadWr { index, error };
-        let (kept, flags) = admit_plain(ctx, run, (index, wr), cache).map_err(fail)?;
-        let pushed = alike.push(wr.remote_addr, flags, local, kept);
-        pushed.map_err(fail)?;
+        let (kept, flags) = admit_plain(ctx, run, (index, wr), cache)?;
+        alike.push(wr.remote_addr, flags, local, kept)?;
         run.left = run.left.wrapping_sub(1);
         count = count.wrapping_add(1);
     }

@@ -11,6 +11,8 @@
 //! 3. [`Batch::post`] posts the requests in order.
 //! 4. The command waits for completions.
 //!
+//! Each step ends at the first request that it refuses, and the next one takes those before it.
+//!
 //! The commands of io_uring take steps 1 to 3, see [`super::uring`].
 
 use super::resolve::SubmitCtx;
@@ -52,7 +54,7 @@ pub(super) fn check(value: &abi::Submit) -> Result {
 /// Runs the command.
 pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> Result {
     value.posted = 0;
-    value.bad_index = 0;
+    value.stop_error = 0;
     value.completed = 0;
     value.wait_error = 0;
     let mut batch = file.take_batch()?;
@@ -69,15 +71,9 @@ pub(crate) fn give_back(file: &UlpFile, batch: KBox<Batch>) {
 }
 
 fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> Result {
-    let parsed = batch
-        .parse(value.wrs, value.nr_wrs, value.wr_size)
-        .map_err(|bad| {
-            value.bad_index = bad.index;
-            bad.error
-        });
+    let parsed = batch.parse(value.wrs, value.nr_wrs, value.wr_size);
     // On a disassociated file ENODEV takes precedence over other errors.
     let device = file.enter()?;
-    parsed?;
     trace::submit(file.id(), value.nr_wrs, value.cq, value.min_complete);
 
     let table = file.table().read();
@@ -89,16 +85,13 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
     };
     let resolved = batch.resolve(&ctx);
     drop(table);
-    if let Err(bad) = resolved {
-        batch.discard();
-        value.bad_index = bad.index;
-        return Err(bad.error);
-    }
     let (posted, result) = batch.post();
     value.posted = posted;
-    if result.is_err() {
-        value.bad_index = value.posted;
-        return result;
+    if let Err(error) = result.and(resolved).and(parsed) {
+        value.stop_error = error.to_errno();
+        if error != EAGAIN || posted == 0 {
+            return Err(error);
+        }
     }
     if let Some(cq) = cq {
         let deadline = Deadline::new(value.timeout_ns, value.flags);

@@ -31,10 +31,7 @@ use crate::{
     },
     limits::MAX_BATCH,
     object::{
-        batch::{
-            BadWr,
-            Batch, //
-        },
+        batch::Batch,
         completion::Request,
         Object,
         ObjectTable, //
@@ -94,11 +91,7 @@ pub(crate) fn issue(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
 
 /// Posts one request.
 fn request(this: &UlpFile, cmd: UringCmd<'_>, wr: abi::Wr) -> IssueResult {
-    post(this, cmd, 1, false, |batch| {
-        batch
-            .parse_one(wr)
-            .map_err(|error| BadWr { index: 0, error })
-    })
+    post(this, cmd, 1, false, |batch| batch.parse_one(wr))
 }
 
 /// Checks the members that do not depend on the requests.
@@ -119,31 +112,31 @@ fn batch(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringBatch) -> IssueResu
     })
 }
 
-/// Parses the requests of a command with `parse`, and posts them.
+/// Parses the requests of a command with `parse`, and posts them, up to the first one that is
+/// refused.
 fn post(
     this: &UlpFile,
     cmd: UringCmd<'_>,
     count: u16,
     in_ring: bool,
-    parse: impl FnOnce(&mut Batch) -> Result<(), BadWr>,
+    parse: impl FnOnce(&mut Batch) -> Result,
 ) -> IssueResult {
     let mut batch = match this.take_batch() {
         Ok(batch) => batch,
         Err(error) => return cmd.refuse(error),
     };
-    let reply = match parse(&mut batch) {
-        Ok(()) => begin(this, cmd, &mut batch, count, in_ring),
-        Err(bad) => cmd.refuse_part(bad.index, 0, bad.error),
-    };
+    let parsed = parse(&mut batch);
+    let reply = begin(this, cmd, (&mut batch, parsed), count, in_ring);
     submit::give_back(this, batch);
     reply
 }
 
-/// Posts the parsed requests.
+/// Posts the requests in the batch, up to the first one that is refused. The result of parsing comes
+/// with them.
 fn begin(
     this: &UlpFile,
     cmd: UringCmd<'_>,
-    batch: &mut Batch,
+    (batch, parsed): (&mut Batch, Result),
     count: u16,
     in_ring: bool,
 ) -> IssueResult {
@@ -157,23 +150,23 @@ fn begin(
     );
     if !in_ring {
         return cmd.begin(count, queue, |command| {
-            resolve_and_post(this, batch, Some(command)).map_err(|(bad, _)| (bad.index, bad.error))
+            resolve_and_post(this, (batch, parsed), Some(command))
         });
     }
-    match resolve_and_post(this, batch, None) {
+    match resolve_and_post(this, (batch, parsed), None) {
         Ok(()) => cmd.answer(count.into()),
-        Err((bad, posted)) => cmd.refuse_part(bad.index, posted, bad.error),
+        Err((index, error)) => cmd.refuse_part(index, error),
     }
 }
 
-/// Posts the parsed requests, all or none. They are parts of `command`, or complete in completion
-/// rings. Returns the request that failed, and how many were posted nevertheless.
+/// Posts the requests in the batch, up to the first one that is refused. They are parts of `command`,
+/// or complete in completion rings. Returns the number of the request that was refused, and its error.
 fn resolve_and_post(
     this: &UlpFile,
-    batch: &mut Batch,
+    (batch, parsed): (&mut Batch, Result),
     command: Option<&PendingCmd>,
-) -> Result<(), (BadWr, u32)> {
-    let device = (this.enter()).map_err(|error| (BadWr { index: 0, error }, 0))?;
+) -> Result<(), (u32, Error)> {
+    let device = this.enter().map_err(|error| (0, error))?;
     let table = this.table().read();
     let resolved = batch.resolve(&SubmitCtx {
         table: &table,
@@ -181,15 +174,11 @@ fn resolve_and_post(
         command,
     });
     drop(table);
-    if let Err(bad) = resolved {
-        batch.discard();
-        return Err((bad, 0));
-    }
     let (posted, result) = batch.post();
-    result.map_err(|error| {
-        let index = posted;
-        (BadWr { index, error }, posted)
-    })
+    result
+        .and(resolved)
+        .and(parsed)
+        .map_err(|error| (posted, error))
 }
 
 /// Cancels requests as CANCEL does.

@@ -186,9 +186,15 @@ impl<'a> Pdu<'a> {
             self.outcome().store(u64::from(res as u32), Relaxed);
             self.extra().store(extra, Relaxed);
         } else if res < 0 {
-            // The first failure counts.
+            // The failure of the part with the lowest number counts, whichever comes first.
             let outcome = u64::from(res as u32) | u64::from(index) << 32;
-            let _ = self.outcome().cmpxchg(0, outcome, Full);
+            let mut old = self.outcome().load(Relaxed);
+            while old == 0 || outcome >> 32 < old >> 32 {
+                match self.outcome().cmpxchg(old, outcome, Full) {
+                    Ok(_) => break,
+                    Err(now) => old = now,
+                }
+            }
         }
     }
 
@@ -302,10 +308,9 @@ impl UringCmd<'_> {
         self.done(error.to_errno(), 0)
     }
 
-    /// Completes the command with the error of part `index`. The first further word has `index`, and
-    /// the number of parts that were done nevertheless.
-    pub(crate) fn refuse_part(self, index: u32, done: u32, error: Error) -> IssueResult {
-        self.done(error.to_errno(), u64::from(index) | u64::from(done) << 32)
+    /// Completes the command with the error of part `index`, which the first further word names.
+    pub(crate) fn refuse_part(self, index: u32, error: Error) -> IssueResult {
+        self.done(error.to_errno(), index.into())
     }
 
     /// Returns whether the completion has room for 32 bytes.
@@ -353,9 +358,9 @@ impl UringCmd<'_> {
     ///
     /// The command completes when `f` has returned and all references are dropped. The result of a
     /// command of one part is the result of that part, or [`ECANCELED`] if it has none. The result
-    /// of a command of several parts is their number, or the first failure. A failure of `f`, with
-    /// the number of a part, counts as a failure of that part. [`Canceling::queue`] returns
-    /// `queue`.
+    /// of a command of several parts is their number, or the failure of the part with the lowest
+    /// number. A failure of `f`, with the number of a part, counts as a failure of that part; those
+    /// after it have no reference. [`Canceling::queue`] returns `queue`.
     ///
     /// [`ECANCELED`]: CANCELED
     pub(crate) fn begin(

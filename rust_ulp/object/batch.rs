@@ -139,14 +139,15 @@ impl Batch {
         self.inline.clear();
     }
 
-    /// Makes room for `count` requests. The entries that there are stay. May sleep.
-    fn resize(&mut self, count: u32) -> Result<(), kernel::alloc::AllocError> {
+    /// Makes room for `count` requests. The entries that there are stay, unless it fails. May sleep.
+    fn resize(&mut self, count: u32) -> Result {
         let count = count as usize;
         let had = self.wrs.len();
         self.wrs.truncate(count);
         if had < count {
             self.wrs
-                .resize(count, abi::Wr::default(), GFP_KERNEL_ACCOUNT)?;
+                .resize(count, abi::Wr::default(), GFP_KERNEL_ACCOUNT)
+                .inspect_err(|_| self.wrs.clear())?;
         }
         Ok(())
     }
@@ -156,25 +157,35 @@ impl Batch {
         self.wrs.capacity() <= KEEP
     }
 
-    /// Copies `count` requests of `size` bytes each at `addr`, and the data that they point to.
-    /// Sleeps.
-    pub(crate) fn parse(&mut self, addr: u64, count: u32, size: u32) -> Result<(), BadWr> {
+    /// Copies `count` requests of `size` bytes each at `addr`, and the data that they point to, up to
+    /// the first request that cannot be copied. Sleeps.
+    ///
+    /// Returns the errno of that one; those before it are in the batch.
+    pub(crate) fn parse(&mut self, addr: u64, count: u32, size: u32) -> Result {
         // The last use may have ended early.
         self.clear();
-        self.resize(count).map_err(Self::no_memory)?;
-        if count > 0 {
-            read_array(addr, size, abi::WR_SIZE_V1, &mut self.wrs)
-                .map_err(|(index, error)| BadWr { index, error })?;
-        }
-        self.copy_data()
+        self.resize(count)?;
+        let copied = match count {
+            0 => Ok(()),
+            _ => read_array(addr, size, abi::WR_SIZE_V1, &mut self.wrs),
+        };
+        let copied = copied.map_err(|(index, error)| self.end_before(index, error));
+        self.copy_data().and(copied)
     }
 
-    /// Takes one request that was copied, and copies the data that it points to. Sleeps.
+    /// Removes the requests from number `index` on, and returns `error`, which is that one's.
+    fn end_before(&mut self, index: u32, error: Error) -> Error {
+        self.wrs.truncate(index as usize);
+        error
+    }
+
+    /// Takes one request that was copied, and copies the data that it points to. Sleeps. The batch is
+    /// empty when it fails.
     pub(crate) fn parse_one(&mut self, wr: abi::Wr) -> Result {
         self.clear();
         self.wrs.clear();
         self.wrs.push(wr, GFP_KERNEL_ACCOUNT)?;
-        self.copy_data().map_err(|bad| bad.error)
+        self.copy_data()
     }
 
     /// Returns the queue of the first request, 0 without requests.
@@ -182,15 +193,8 @@ impl Batch {
         self.wrs.first().map_or(0, |wr| wr.qp)
     }
 
-    fn no_memory(_: kernel::alloc::AllocError) -> BadWr {
-        BadWr {
-            index: 0,
-            error: ENOMEM,
-        }
-    }
-
-    /// Copies what the requests point to. Sleeps.
-    fn copy_data(&mut self) -> Result<(), BadWr> {
+    /// Copies what the requests point to, up to the first request that cannot be copied. Sleeps.
+    fn copy_data(&mut self) -> Result {
         let Self {
             wrs,
             data,
@@ -198,18 +202,14 @@ impl Batch {
             inline,
             ..
         } = self;
-        for (index, wr) in numbered(wrs.iter()).filter(|(_, wr)| has_data(wr)) {
-            let item =
-                WrData::copy(index, wr, sges, inline).map_err(|error| BadWr { index, error })?;
-            data.push(item, GFP_KERNEL_ACCOUNT)
-                .map_err(Self::no_memory)?;
-        }
-        Ok(())
-    }
-
-    /// Discards the requests that are in the chain. Sleeps.
-    pub(crate) fn discard(&mut self) {
-        self.chain.clear();
+        let copied = numbered(wrs.iter())
+            .filter(|(_, wr)| has_data(wr))
+            .try_for_each(|(index, wr)| {
+                let item = WrData::copy(index, wr, sges, inline)
+                    .and_then(|item| Ok(data.push(item, GFP_KERNEL_ACCOUNT)?));
+                item.map_err(|error| (index, error))
+            });
+        copied.map_err(|(index, error)| self.end_before(index, error))
     }
 
     /// Posts the requests that are in the chain, in order, as [`Chain::post`] does.
@@ -281,12 +281,4 @@ fn copy_inline(inline: &mut KVVec<u8>, sges: &[abi::Sge], request: &DecodedWr) -
         to = end;
     }
     Ok(())
-}
-
-/// A request that was refused, and why.
-pub(crate) struct BadWr {
-    /// The number of the request.
-    pub(crate) index: u32,
-    /// The errno.
-    pub(crate) error: Error,
 }

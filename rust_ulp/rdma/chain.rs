@@ -389,9 +389,7 @@ impl<H: WrHandler> Chain<H> {
     }
 
     /// Returns what appends plain requests for memory of the region of `local`, all with the
-    /// operation `op`. May sleep.
-    ///
-    /// If it fails, or a request is not appended, the chain must be cleared. It fails with
+    /// operation `op`. May sleep. It fails with
     ///
     /// - [`ENOMEM`] when there is no memory,
     /// - [`E2BIG`] when the queue has no elements,
@@ -416,13 +414,20 @@ impl<H: WrHandler> Chain<H> {
         let count = run.expected.max(1) as usize;
         self.staged.reserve(count, GFP_KERNEL_ACCOUNT)?;
         self.sges.reserve(count, GFP_KERNEL_ACCOUNT)?;
+        let before = self.used.last().map(|used| (self.used.len(), used.last));
         use_memory(&mut self.used, target, run.first, self.staged.len(), local)?;
+        let count = self.used.len();
+        let used = self.used.last_mut().ok_or(EINVAL)?;
+        if let Some((_, last)) = before.filter(|(had, _)| *had == count) {
+            // Until a request is appended, the last one that uses it is the one before.
+            used.last = last;
+        }
         Ok(Alike {
             base: local.memory.addr(),
             lkey: local.memory.lkey(),
             op: op.to_raw(),
             run,
-            used: self.used.last_mut().ok_or(EINVAL)?,
+            used,
             staged: &mut self.staged,
             wrs: &mut self.wrs,
             sges: &mut self.sges,
@@ -646,6 +651,14 @@ impl<H: WrHandler> Chain<H> {
             self.sges.push(local.to_raw(), GFP_KERNEL_ACCOUNT)?;
         }
         Ok(())
+    }
+
+    /// Has the device report the last request, as the caller appends no more: it reports those before
+    /// it for the same queue.
+    pub(crate) fn report_last(&mut self) {
+        if let Some(staged) = self.staged.last_mut() {
+            staged.signaled = true;
+        }
     }
 
     /// Posts the requests. Calls `before` for each, in order, with the number of its queue pair,
@@ -992,6 +1005,9 @@ impl<R: WrContext> Staging<'_, R> {
         let target = run.target.as_ref();
         let queue = target.queue();
         if self.staged.is_empty() {
+            // The first request of the run was refused when it was pushed.
+            let reserved = run.reserved.replace(0).unwrap_or(0);
+            queue.release(&mut queue.lists.lock(), reserved);
             return (0, Ok(()));
         }
         // Held over the driver's call, so that the posted slots are in the order of posting.

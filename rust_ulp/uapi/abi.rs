@@ -342,7 +342,7 @@ abi! {
     /// Posts requests and waits for completions.
     struct Submit = rust_ulp_submit, 56 bytes, IOC_SUBMIT "SUBMIT", wr_size = Wr {
         @0 size: u32, @4 flags: u32, @8 wrs: u64, @16 nr_wrs: u32, @20 wr_size: u32, @24 cq: u32,
-        @28 min_complete: u32, @32 timeout_ns: u64, @40 posted: u32, @44 bad_index: u32,
+        @28 min_complete: u32, @32 timeout_ns: u64, @40 posted: u32, @44 stop_error: i32,
         @48 completed: u32, @52 wait_error: i32
     }
     /// Completes requests in flight as canceled.

@@ -1971,26 +1971,27 @@ struct rust_ulp_wr {
  * @min_complete: [in; completions] Completions to wait for, at most @entries of the queue.
  * @timeout_ns: [in, out; ns] How long to wait; out: what is left.
  * @posted: [out; requests] Number of posted requests, valid even if the command fails.
- * @bad_index: [out; index] Index of the request that failed, valid if the command fails.
+ * @stop_error: [out; 0 or a negative errno] Why the kernel refused request number @posted, valid
+ *              even if the command fails; 0 if it refused none.
  * @completed: [out; completions] Unread completions in the ring of @cq.
  * @wait_error: [out; 0 or a negative errno] Result of the wait.
  *
  * The command posts @nr_wrs requests, then waits until the ring of @cq has @min_complete unread
  * completions.
  *
- * The kernel checks all requests before it posts the first. If a check fails, the command fails
- * with the errno of that request, @bad_index is its index, and no request is posted. The device may
- * still refuse a request later. Then @posted is less than @nr_wrs, the command fails with the errno
- * of the device, and @bad_index equals @posted. Requests for one queue pair are posted in the order
- * of the array.
+ * The kernel posts the requests in the order of the array, and stops at the first one that it or
+ * the device refuses: the @posted requests before that one are posted, that one and those after it
+ * are not. If the errno is EAGAIN and @posted is not 0, the command still waits, and returns 0.
+ * Else it fails with that errno, and does not wait.
  *
  * EAGAIN: a queue is full. This includes the completion queue, which must have room for every
  * request in flight, signaled or not. The queue then has unread completions, or the device is about
  * to complete requests. Unsignaled requests make room without a completion when the device has
- * completed them, whatever follows. Poll completions and try again.
+ * completed them, whatever follows. Poll completions, and submit the requests from number @posted
+ * on again.
  *
- * The command succeeds if it has posted all requests, whatever ends the wait. @wait_error says
- * that:
+ * The command succeeds if it has posted all requests, or the first of them before a queue was full,
+ * whatever ends the wait. @wait_error says that:
  *
  *  0         the completions are there
  *  -ETIME    the time ran out
@@ -2009,7 +2010,7 @@ struct rust_ulp_submit {
 	__u32 min_complete;
 	__aligned_u64 timeout_ns;
 	__u32 posted;
-	__u32 bad_index;
+	__s32 stop_error;
 	__u32 completed;
 	__s32 wait_error;
 };
@@ -2080,7 +2081,8 @@ struct rust_ulp_cq_eventfd {
  * The result (res) of the completion:
  *
  *  0 or more   success: the bytes of a receive, read or atomic, else 0
- *  -errno   a check of the request failed, as in SUBMIT: nothing was posted
+ *  -errno   the request was refused, as by SUBMIT, and not posted. Of a batch, those before it were
+ *           posted, and have completed
  *  below RUST_ULP_URING_FAILED   the request completed with a status other than success
  *
  * A negative result breaks a chain of linked entries. With IORING_SETUP_CQE32, the first extra word
@@ -2136,16 +2138,18 @@ struct rust_ulp_cq_eventfd {
  * @wr_size: [in; bytes; 64 to 4096] sizeof(struct rust_ulp_wr), as the caller knows it.
  * @flags: [in] RUST_ULP_URING_RING.
  *
- * If the check of one request fails, the kernel posts none, as in SUBMIT. The entry completes when
- * all requests have completed. Its result is their number, or the status of the request that failed
- * first; the first extra word is then the index of that request. A batch of one request completes
- * like RUST_ULP_URING_REQUEST.
+ * The kernel posts the requests in order, and stops at the first one that is refused, as SUBMIT
+ * does, for EAGAIN too. The entry completes when the posted requests have completed. If all
+ * succeeded, its result is their number. Else its result is that of the failed request that comes
+ * first in the array: a status, or the errno with which the request was refused. The first extra
+ * word is then the index of that request. A batch of one request completes like
+ * RUST_ULP_URING_REQUEST.
  *
  * With RUST_ULP_URING_RING the entry completes when the requests are posted, and its result is
- * their number. The requests complete in the rings of their completion queues, and those that are
- * not signaled make no entry there. If the device refuses a request, the upper half of the first
- * extra word is the number of requests before it, which are posted. With IOSQE_CQE_SKIP_SUCCESS,
- * only a batch that is refused has an io_uring completion.
+ * their number, or the errno with which one of them was refused; the first extra word is then its
+ * index. The requests complete in the rings of their completion queues, and those that are not
+ * signaled make no entry there. With IOSQE_CQE_SKIP_SUCCESS, only a batch that is refused has an
+ * io_uring completion.
  */
 struct rust_ulp_uring_batch {
 	__aligned_u64 wrs;

@@ -834,7 +834,7 @@ struct(
 )
 struct(
     "submit",
-    "posted bad_index completed wait_error",
+    "posted stop_error completed wait_error",
     size=c_uint32,
     flags=c_uint32,
     wrs=c_uint64,
@@ -844,7 +844,7 @@ struct(
     min_complete=c_uint32,
     timeout_ns=c_uint64,
     posted=c_uint32,
-    bad_index=c_uint32,
+    stop_error=c_int32,
     completed=c_uint32,
     wait_error=c_int32,
 )

@@ -471,8 +471,136 @@ def test_many(r):
     bad = list(wrs)
     bad[150] = a.qp.wr("RDMA_WRITE", a.buffer, 65536, 1, remote_addr=b.grant.addr, rkey=b.grant.rkey)
     b.buffer.map[:] = bytes(b.buffer.length)
-    r.equal("one bad request among 200", error_of(a.file.submit, bad), "ERANGE")
-    r.equal("none was posted", (a.cq.reap(), any(b.buffer.map[:])), ([], False))
+    a.buffer.map[:12800] = b"x" * 12800
+    got = a.file.try_submit(bad)[:3]
+    r.equal("SUBMIT of 200 writes, number 150 out of range: 150 are posted", got, ("ERANGE", 150, "ERANGE"))
+    done = a.cq.wait(150)
+    r.equal(
+        "... they complete, in order on each queue pair",
+        [[c.user_data for c in done if c.qp == q.handle] for q in qps],
+        [list(range(k, 150, 8)) for k in range(8)],
+    )
+    r.equal("... and no other writes", (a.cq.reap(), b.buffer.map[:12800].count(b"x")), ([], 64 * 150))
+
+
+def refusals(a, b, good):
+    """Requests that SUBMIT refuses, each at another step of its way: a name, the request, the errno."""
+    unready = Qp(a.file, a.pd, a.cq)
+    foreign = Buffer(a.file, a.file.pd(), 4096)
+    inline = N["SEND_INLINE"] | N["SEND_SIGNALED"]
+    sge = S["sge"]
+    return (
+        ("a flag that is not defined", good(flags=0x8000), "EINVAL"),
+        ("an opcode that is not defined", good(opcode=99), "EINVAL"),
+        ("a handle of no queue", good(qp=0), "ENOENT"),
+        ("a queue pair in RESET", good(qp=unready.handle), "ENOTCONN"),
+        ("a handle of no buffer", good(sge=sge(buffer=0x7777, length=8)), "ENOENT"),
+        ("a buffer of another domain", good(sge=sge(buffer=foreign.handle, length=8)), "EXDEV"),
+        ("an element out of range", good(sge=sge(buffer=a.buffer.handle, length=8, offset=1 << 20)), "ERANGE"),
+        ("elements that cannot be read", good(num_sge=2, sge=sge(offset=8)), "EFAULT"),
+        ("inline data that cannot be read", good(flags=inline, sge=sge(offset=8, length=8)), "EFAULT"),
+        ("too much inline data", good(flags=inline, sge=sge(buffer=a.buffer.handle, length=1000)), "EMSGSIZE"),
+    )
+
+
+def test_stops(r):
+    """SUBMIT posts in order, and stops at the first request that is refused."""
+    a, b = connected(max_inline=64, max_send_sge=2)
+    a.buffer.map[:] = b"x" * a.buffer.length
+    far = {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
+
+    def good(place=7, **fields):
+        wr = a.write(b, 8, remote_offset=8 * place, user_data=place)
+        for name, value in fields.items():
+            setattr(wr, name, value)
+        return wr
+
+    hang = ulp.hang_ns()
+    wait = {"cq": a.cq.handle, "min_complete": 5, "timeout_ns": hang}
+    for what, bad, want in refusals(a, b, good):
+        for silent in (0, N["SEND_SIGNALED"]):
+            b.buffer.map[:64] = bytes(64)
+            before = [good(0), good(1, flags=silent), good(2, num_sge=0, sge=S["sge"]())]
+            *got, arg = a.file.try_submit([*before, bad, good(4)], **wait)
+            name = f"{what}, after three writes, flags {silent}"
+            r.equal(f"{name}: SUBMIT fails, three are posted", got, [want, 3, want])
+            r.equal("... it does not wait", (arg.completed, arg.timeout_ns), (0, hang))
+            signaled = [0, 1, 2] if silent else [0, 2]
+            done = [(c.user_data, c.status) for c in a.cq.wait(len(signaled))]
+            r.equal("... they complete", done, [(i, 0) for i in signaled])
+            r.equal("... and write, no other", (a.cq.reap(), b.buffer.map[:64]), ([], b"x" * 16 + bytes(48)))
+        *got, arg = a.file.try_submit([bad, good(4)], **wait)
+        r.equal(f"{what}, first: nothing is posted", [*got, arg.timeout_ns], [want, 0, want, hang])
+    r.equal("nothing else completes", a.cq.reap(), [])
+
+    with mmap.mmap(-1, 2 * mmap.PAGESIZE) as area:
+        start, two = ulp.address_of(area), bytes(good(0)) + bytes(good(1))
+        area[mmap.PAGESIZE - len(two) : mmap.PAGESIZE] = two
+        ulp.libc.mprotect(ctypes.c_void_p(start + mmap.PAGESIZE), ctypes.c_size_t(mmap.PAGESIZE), 0)
+        *got, _ = a.file.try_submit([], wrs=start + mmap.PAGESIZE - len(two), nr_wrs=4)
+        r.equal("an array whose third request cannot be read: two are posted", got, ["EFAULT", 2, "EFAULT"])
+        r.equal("... they complete", [(c.user_data, c.status) for c in a.cq.wait(2)], [(0, 0), (1, 0)])
+    spoiled = (ctypes.c_char * 400).from_buffer_copy(b"".join(bytes(good(i)).ljust(100, b"\0") for i in range(4)))
+    spoiled[299] = b"\1"
+    *got, _ = a.file.try_submit([], wrs=ctypes.addressof(spoiled), nr_wrs=4, wr_size=100)
+    r.equal("a third request with bytes that the kernel does not know: two are posted", got, ["E2BIG", 2, "E2BIG"])
+    r.equal("... they complete", [(c.user_data, c.status) for c in a.cq.wait(2)], [(0, 0), (1, 0)])
+    errors = {a.file.try_submit([a.qp.wr("RDMA_WRITE", flags=0, **far)] * 5 + [good(qp=0)])[:3] for _ in range(200)}
+    r.equal("200 lists of silent writes that are stopped: room comes back", errors, {("ENOENT", 5, "ENOENT")})
+    long = good(flags=N["SEND_INLINE"], sge=S["sge"](buffer=a.buffer.handle, length=1000))
+    errors = {a.file.try_submit([long, good(0)])[:3] for _ in range(200)}
+    r.equal("200 lists of which the first is refused: room comes back", errors, {("EMSGSIZE", 0, "EMSGSIZE")})
+    a.file.submit([good(0)])
+    r.equal("... a write after them makes the only completion", [c.user_data for c in a.cq.wait(1)], [0])
+
+
+def test_stops_when_full(r):
+    """A queue that is full ends SUBMIT after the first request, which still waits."""
+    a, b = pair(access=ALL, depth=16, entries=64, connect={"retry_cnt": 7, "rnr_retry": 7})
+    depth = a.file.call("QP_QUERY", qp=a.qp.handle).max_send_wr
+    total = 3 * depth + 1
+    a.buffer.map[:] = pattern(5, a.buffer.length)
+    wrs = [a.write(b, 8, offset=8 * i, remote_offset=8 * i, user_data=i) for i in range(total)]
+    hang, done, rounds = ulp.hang_ns(), [], []
+    rest = wrs
+    while rest and len(rounds) < 100:
+        why, posted, stop, arg = a.file.try_submit(rest, cq=a.cq.handle, min_complete=1, timeout_ns=hang)
+        if why != "none":
+            break
+        rounds.append((posted <= depth, stop == ("none" if posted == len(rest) else "EAGAIN"), arg.wait_error))
+        done += a.cq.reap()
+        rest = rest[posted:]
+    r.equal(
+        "SUBMIT of more than the queue holds: 0, the first are posted, and it waits", set(rounds), {(True, True, 0)}
+    )
+    done += a.cq.wait(total - len(done))
+    r.equal("... what is submitted from there on completes in order", [c.user_data for c in done], list(range(total)))
+    r.equal("... and all arrive", b.buffer.map[: 8 * total] == a.buffer.map[: 8 * total], True)
+
+    # The peer has no receives: nothing completes.
+    spare = Buffer(a.file, a.pd, 4096)
+    spare.map[:] = pattern(6, 4096)
+    sends = [a.qp.wr("SEND", spare, 64 * i, 64, user_data=i) for i in range(depth + 4)]
+    *got, arg = a.file.try_submit(sends, cq=a.cq.handle, min_complete=1, timeout_ns=10**6)
+    r.equal("with sends that wait: the queue's depth is posted", got, ["none", depth, "EAGAIN"])
+    r.equal("... and the wait ends by time", (arg.wait_error, arg.completed, arg.timeout_ns), (-errno.ETIME, 0, 0))
+    *got, arg = a.file.try_submit(sends[depth:], cq=a.cq.handle, min_complete=1, timeout_ns=hang)
+    r.equal("the first finds no room: EAGAIN, nothing is posted", got, ["EAGAIN", 0, "EAGAIN"])
+    r.equal("... and nothing waits", (arg.wait_error, arg.timeout_ns), (0, hang))
+    other = Qp(a.file, a.pd, a.cq)
+    other.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=a.file.port)
+    recvs = [other.wr("RECV", a.buffer, 0, 8, user_data=100 + i) for i in range(2)]
+    *got, _ = a.file.try_submit([*recvs, sends[0], *recvs])
+    r.equal("a full queue after another one: that one's are posted", got, ["none", 2, "EAGAIN"])
+    # The requests keep the memory, also those before the one that was stopped.
+    a.file.destroy(spare.handle)
+    b.file.submit([b.qp.wr("RECV", b.buffer, 64 * i, 64) for i in range(depth)])
+    done = [(c.user_data, c.status) for c in a.cq.wait(depth)]
+    r.equal("the posted sends succeed when their buffer is destroyed", done, [(i, 0) for i in range(depth)])
+    r.equal("... and arrive", (len(b.cq.wait(depth)), b.buffer.map[: 64 * depth]), (depth, pattern(6, 64 * depth)))
+    other.modify("STATE", qp_state=N["QPS_ERR"])
+    flushed = [(c.user_data, c.status) for c in a.cq.wait(2)]
+    r.equal("two receives were posted", (flushed, a.cq.reap()), ([(100, 5), (101, 5)], []))
 
 
 class Renamer(threading.Thread):

@@ -30,7 +30,7 @@ class Call:
     name = "SUBMIT"
 
     def __init__(self, file):
-        self.file, self.posted, self.bad_index = file, 0, 0
+        self.file, self.posted = file, 0
 
     def post(self, wrs, **fields):
         array = (S["wr"] * max(1, len(wrs)))(*wrs)
@@ -39,7 +39,9 @@ class Call:
         try:
             ioctl(self.file.fd, N["IOC_SUBMIT"], ctypes.byref(arg))
         finally:
-            self.posted, self.bad_index = arg.posted, arg.bad_index
+            self.posted = arg.posted
+        if arg.stop_error:
+            raise OSError(-arg.stop_error, os.strerror(-arg.stop_error))
 
 
 class Entry:
@@ -48,7 +50,7 @@ class Entry:
     name = "URING_BATCH"
 
     def __init__(self, file, **how):
-        self.file, self.posted, self.bad_index = file, 0, 0
+        self.file, self.posted = file, 0
         self.uring = Uring(**how)
 
     def post(self, wrs):
@@ -60,7 +62,7 @@ class Entry:
         call = self.uring.enter(1, 0)
         call.function(*call.args)
         [(_, result)] = self.uring.wait(1)
-        self.posted, self.bad_index = max(result, 0), self.uring.extra
+        self.posted = result if result >= 0 else self.uring.extra
         if result < 0:
             raise OSError(-result, os.strerror(-result))
 
@@ -139,7 +141,7 @@ def test_queues(r):
 
 
 def test_bad(r):
-    """A request that fails a check keeps all others of the array, and the command says which one it is."""
+    """A request that fails a check ends the array: those before it are posted, and the command says how many."""
     sge = S["sge"]
     for way in WAYS:
         a, b = pair()
@@ -181,10 +183,11 @@ def test_bad(r):
             for name, value in fields.items():
                 setattr(bad, name, value)
             got = error_of(poster.post, [*good[:3], bad, good[4]])
+            first = done(a.cq, 3)
             r.equal(
-                f"{way.name} with {what} is refused, and posts nothing",
-                (got, poster.bad_index, poster.posted, a.cq.reap()),
-                (want, 3, 0, []),
+                f"{way.name} with {what} is refused, and posts what is before it",
+                (got, poster.posted, [*first, *done(a.cq, 0)], b.buffer.map[:40]),
+                (want, 3, [(i, 0) for i in range(3)], a.buffer.map[:24] + bytes(16)),
             )
             poster.post(good)
             r.equal(
@@ -228,12 +231,15 @@ def test_alike(r):
             wrs = [a.qp.wr(opcode, a.buffer, 64 * i, 8, user_data=i) for i in range(4)]
             for name, value in fields.items():
                 setattr(wrs[3], name, value)
+            count = 3 if opcode == "SEND" else 0
+            theirs.post([b.qp.wr("RECV", b.buffer, 0, 8) for _ in range(count)])
             got = error_of(mine.post, wrs)
             want = "ERANGE" if "memory" in what else "EINVAL"
+            first = done(a.cq, count)
             r.equal(
-                f"a {opcode} with {what} is refused, and nothing is posted",
-                (got, mine.bad_index, mine.posted, a.cq.reap()),
-                (want, 3, 0, []),
+                f"a {opcode} with {what} is refused, and its like before it are posted",
+                (got, mine.posted, [*first, *done(a.cq, 0)], len(b.cq.wait(count))),
+                (want, 3, [(i, 0) for i in range(count)], count),
             )
 
 
@@ -304,22 +310,21 @@ def test_parts(r):
         plain = write(0, num_sge=1, sge=S["sge"](buffer=a.buffer.handle, length=8), user_data=8)
         bad = write(0, num_sge=1, sge=S["sge"](buffer=1, length=8))
         error = error_of(poster.post, [inline(0, pattern(1, 100), user_data=7), plain, bad])
-        r.equal(f"{way.name}: the index of a bad one among them", (error, poster.bad_index), ("ENOENT", 2))
-        r.equal("... and nothing of that is posted", a.cq.reap(), [])
+        r.equal(f"{way.name}: the index of a bad one among them", (error, poster.posted), ("ENOENT", 2))
+        r.equal("... and those before it are posted", (done(a.cq, 2), a.cq.reap()), ([(7, 0), (8, 0)], []))
 
 
 def test_full(r):
-    """A queue that is full takes nothing of the array."""
+    """A queue that is full takes the first of the array."""
     for way in WAYS:
         a, b = pair(depth=16)
         poster = way(a.file)
         wrs = [a.write(b, 8, user_data=i) for i in range(20)]
         got = error_of(poster.post, wrs)
-        r.equal(f"{way.name} of more than the queue has room for", (got, poster.bad_index), ("EAGAIN", 16))
-        r.equal("... posts nothing", (poster.posted, a.cq.reap()), (0, []))
-        for part in (slice(16), slice(16, 20)):
-            poster.post(wrs[part])
-            r.equal("... and then each part", done(a.cq, len(wrs[part])), [(wr.user_data, 0) for wr in wrs[part]])
+        r.equal(f"{way.name} of more than the queue has room for", (got, poster.posted), ("EAGAIN", 16))
+        r.equal("... posts the first", (done(a.cq, 16), a.cq.reap()), ([(i, 0) for i in range(16)], []))
+        poster.post(wrs[16:])
+        r.equal("... and then the others", done(a.cq, 4), [(i, 0) for i in range(16, 20)])
 
 
 def test_wait(r):

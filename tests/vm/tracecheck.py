@@ -353,7 +353,7 @@ def test_counters(r):
     a.file.submit([a.write(b, 1) for _ in range(3)])
     a.cq.wait(3)
     r.equal("what follows it is flushed", sends(a), (11, 531, {0: 7, 10: 1, 5: 3}))
-    error = ulp.error_of(a.file.submit, [a.write(b, 1), a.qp.wr("RDMA_WRITE", a.buffer, a.buffer.length, 1)])
+    error = ulp.error_of(a.file.submit, [a.qp.wr("RDMA_WRITE", a.buffer, a.buffer.length, 1), a.write(b, 1)])
     r.equal("what is refused does not count", (error, sends(a)), ("ERANGE", (11, 531, {0: 7, 10: 1, 5: 3})))
     r.equal("the file's counters are those of its queue pair", counted(a.file, "send"), sends(a))
 

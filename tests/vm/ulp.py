@@ -321,8 +321,9 @@ class File(OnHost):
             raise
 
     def submit(self, wrs=(), cq=0, min_complete=0, timeout_ns=0, flags=0):
+        """Posts all of `wrs`, and waits. Fails as well when only the first of them are posted: EAGAIN."""
         array = (S["wr"] * max(1, len(wrs)))(*wrs)
-        return self.call(
+        got = self.call(
             "SUBMIT",
             flags=flags,
             wrs=ctypes.addressof(array),
@@ -331,6 +332,18 @@ class File(OnHost):
             min_complete=min_complete,
             timeout_ns=timeout_ns,
         )
+        if got.stop_error:
+            raise OSError(-got.stop_error, f"{got.posted} requests of {len(wrs)} were posted")
+        return got
+
+    def try_submit(self, requests, **fields):
+        """Issues SUBMIT. Returns the name of its errno, `posted`, the name of `stop_error`, and the struct."""
+        array = (S["wr"] * len(requests))(*requests)
+        fields = {"wrs": ctypes.addressof(array), "nr_wrs": len(requests), **sizes_of("submit"), **fields}
+        arg = S["submit"](**fields)
+        arg.size = ctypes.sizeof(arg)
+        why = error_of(ioctl, self.fd, N["IOC_SUBMIT"], ctypes.byref(arg))
+        return why, arg.posted, error_name(-arg.stop_error), arg
 
     def events(self):
         """The records that are there, as (event, handle, port, info)."""
@@ -594,8 +607,15 @@ def error_of(function, *args, **kwargs):
     try:
         function(*args, **kwargs)
     except OSError as e:
-        return "EOPNOTSUPP" if e.errno == errno.EOPNOTSUPP else errno.errorcode.get(e.errno, str(e.errno))
+        return error_name(e.errno)
     return "none"
+
+
+def error_name(number):
+    """The name of an errno; "none" of 0."""
+    if number == errno.EOPNOTSUPP:
+        return "EOPNOTSUPP"
+    return errno.errorcode.get(number, str(number)) if number else "none"
 
 
 def delete_module(name=b"rust_ulp"):

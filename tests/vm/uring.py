@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What completes a command of io_uring, what the end of a ring costs, and what is only posted by one.
 
-    uring.py exit|resubmit|destroyed|posted|unreported
+    uring.py exit|resubmit|destroyed|posted|unreported|stops
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -124,6 +124,7 @@ def test_posted(r):
         wrong[2].qp = 0
         refused = -errno.ENOENT
         r.equal("a batch that is refused says so", post(wrong, flags=IOSQE_CQE_SKIP_SUCCESS), (1, [refused]))
+        r.equal("... those before the wrong one are posted", done(2), [(0, 0), (1, 0)])
         if not small:
             r.equal("... and which request is wrong", uring.extra, 2)
         r.equal(
@@ -131,6 +132,7 @@ def test_posted(r):
             post(wrong, number=2, flags=IOSQE_IO_LINK, late=True),
             (2, [refused, -errno.ECANCELED]),
         )
+        r.equal("... after it has posted", done(2), [(0, 0), (1, 0)])
         for what, got, want in (
             ("none", post([]), errno.EINVAL),
             ("a flag", post(writes(1), ring=N["URING_RING"] | 2), errno.EINVAL),
@@ -174,6 +176,77 @@ def test_unreported(r):
         got = batch(wrs, flags)
         done = [(c.user_data, c.status) for c in a.cq.wait(len(want))]
         r.equal(f"a batch with flags {flags} after unsignaled ones succeeds", (got, done), (2, want))
+
+
+class Batches:
+    """A ring, and what its batches come to."""
+
+    def __init__(self, file):
+        self.file, self.ring, self.keep = file, Uring(), []
+
+    def begin(self, wrs, flags=0, **fields):
+        array = (S["wr"] * len(wrs))(*wrs)
+        self.keep.append(array)
+        fields = {"wrs": ctypes.addressof(array), "nr_wrs": len(wrs), "wr_size": ctypes.sizeof(S["wr"])} | fields
+        self.ring.prepare(self.file.fd, N["URING_BATCH"], bytes(S["uring_batch"](flags=flags, **fields)), None)
+        call = self.ring.enter(1, 0)
+        return call.function(*call.args)
+
+    def run(self, wrs, flags=0, **fields):
+        """The result and the first extra word."""
+        self.begin(wrs, flags, **fields)
+        ((_, res),) = self.ring.wait(1)
+        return res, self.ring.extra
+
+
+def test_stops(r):
+    """A batch posts in order, stops at the first request that is refused, and completes after those before it."""
+    a, b = ulp.pair(depth=16, entries=64, connect={"retry_cnt": 7, "rnr_retry": 7})
+    batches = Batches(a.file)
+    a.buffer.map[:] = b"x" * a.buffer.length
+
+    def good(place, **fields):
+        return a.write(b, 8, remote_offset=8 * place, user_data=place, **fields)
+
+    def bad(**fields):
+        return a.qp.wr(
+            "RDMA_WRITE", a.buffer, a.buffer.length, 1, remote_addr=b.grant.addr, rkey=b.grant.rkey, **fields
+        )
+
+    def completions(count=0):
+        return [(c.user_data, c.status) for c in a.cq.wait(count)]
+
+    refused = -errno.ERANGE
+    for flags in (0, N["URING_RING"]):
+        for silent in (0, N["SEND_SIGNALED"]):
+            name = f"a batch with flags {flags}, requests with flags {silent}"
+            b.buffer.map[:64] = bytes(64)
+            got = batches.run([good(i, flags=silent) for i in range(2)] + [good(2), bad(), good(5)], flags)
+            r.equal(f"{name}: number 3 is refused, after those before it", got, (refused, 3))
+            want = [(i, 0) for i in range(0 if silent else 2, 3)] if flags else []
+            r.equal("... the ring of their queue", completions(len(want)), want)
+            r.equal("... they have written, no other", b.buffer.map[:64], b"x" * 24 + bytes(40))
+            r.equal("... the first is refused", batches.run([bad(), good(5)], flags), (refused, 0))
+            r.equal("... a batch after that", batches.run([good(0, flags=0), good(1, flags=0)], flags), (2, 0))
+    got = batches.run([good(0, flags=0), good(1, flags=0), bad()])
+    r.equal("silent requests before one that is refused: the batch completes", got, (refused, 2))
+    r.equal("nothing else completes", completions(), [])
+    nowhere = {"num_sge": 2, "sge": S["sge"](offset=8)}
+    got = batches.run([good(0), good(1), a.qp.wr("RDMA_WRITE", **nowhere), good(3)])
+    r.equal("elements that cannot be read: those before it complete first", got, (-errno.EFAULT, 2))
+    got = batches.run([good(0)] * 3, nr_wrs=2, wr_size=5000)
+    r.equal("an array of entries that are too large", got, (-errno.E2BIG, 0))
+
+    b.file.submit([b.qp.wr("RECV", b.buffer, 0, 64) for _ in range(16)])
+    depth = a.file.call("QP_QUERY", qp=a.qp.handle).max_send_wr
+    sends = [a.qp.wr("SEND", a.buffer, 0, 8, flags=0) for _ in range(depth + 3)]
+    r.equal("more than the queue holds: EAGAIN, and the index", batches.run(sends), (-errno.EAGAIN, depth))
+    r.equal("... those before it have arrived", len(b.cq.wait(depth)), depth)
+
+    wrong = good(1)
+    wrong.rkey ^= 0x55
+    got = batches.run([good(0), wrong, good(2), bad()])
+    r.equal("a posted request fails, and a later one is refused: the posted one", got, (URING_FAILED - 10, 1))
 
 
 class Destroyed:

@@ -22,20 +22,22 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why nothing, or not everything, was posted.
+/// What SUBMIT did.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Refused {
-    pub(crate) errno: Errno,
-    /// The request that was refused, and how many were posted.
-    pub(crate) index: u32,
-    pub(crate) posted: u32,
+struct Submitted {
+    /// How many requests were posted.
+    posted: u32,
+    /// Why the next one was refused.
+    stopped: Option<Errno>,
+    /// The completions that can be taken.
+    completed: u32,
 }
 
 /// The requests of a batch as the ABI has them. Kept from one batch to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Storage {
     wrs: Vec<abi::Wr>,
-    /// Elements of requests with several; until the batch is submitted, `wr.sge.offset` is an index
+    /// Elements of requests with several; but for the time of a call, `wr.sge.offset` is an index
     /// into these, or into the bytes.
     sges: Vec<abi::Sge>,
     /// Bytes of inline requests.
@@ -61,12 +63,41 @@ impl Storage {
         }
     }
 
-    /// Issues SUBMIT. Returns the completions that can be taken.
+    /// Undoes [`Self::point`].
+    fn unpoint(&mut self) {
+        let (sges, bytes) = (sys::address_of(&self.sges), sys::address_of(&self.bytes));
+        for wr in &mut self.wrs {
+            if wr.num_sge > 1 {
+                wr.sge.offset = wr.sge.offset.wrapping_sub(sges) / u64::from(abi::Sge::SIZE);
+            } else if wr.num_sge == 1 && wr.sge.buffer == 0 {
+                wr.sge.offset = wr.sge.offset.wrapping_sub(bytes);
+            }
+        }
+    }
+
+    /// Removes the first `posted` requests.
+    fn remove(&mut self, posted: u32) {
+        let gone = self.chunks.partition_point(|(index, _)| *index < posted);
+        for (_, chunk) in self.chunks.drain(..gone) {
+            chunk.gone();
+        }
+        if posted as usize >= self.wrs.len() {
+            self.clear();
+            return;
+        }
+        self.wrs.drain(..posted as usize);
+        self.unpoint();
+        for (index, _) in &mut self.chunks {
+            *index -= posted;
+        }
+    }
+
+    /// Issues SUBMIT, and removes what was posted. Fails if the call was refused, not a request.
     fn submit(
         &mut self,
         device: &DeviceInner,
         wait: Option<(u32, u32, &Deadline)>,
-    ) -> Result<u32, Refused> {
+    ) -> Result<Submitted, Errno> {
         self.point();
         let mut arg: abi::Submit = Command::new();
         if let Some((cq, min, until)) = wait {
@@ -78,14 +109,17 @@ impl Storage {
         if let Some((_, _, until)) = wait {
             until.set_left_ns(arg.timeout_ns);
         }
-        match result {
-            Ok(()) => Ok(arg.completed),
-            Err(errno) => Err(Refused {
-                errno,
-                index: arg.bad_index,
-                posted: arg.posted,
-            }),
-        }
+        self.remove(arg.posted);
+        let stopped = match (result, arg.stop_error) {
+            (Err(errno), 0) => return Err(errno),
+            (_, 0) => None,
+            (_, error) => Some(Errno::from_raw(error.wrapping_neg())),
+        };
+        Ok(Submitted {
+            posted: arg.posted,
+            stopped,
+            completed: arg.completed,
+        })
     }
 
     #[cfg(feature = "io-uring")]
@@ -116,12 +150,12 @@ impl Storage {
     }
 }
 
-/// What a batch that was refused, or not posted as a whole, fails with.
-pub(crate) fn refused_error(refused: Refused) -> Error {
+/// Returns the error of a batch whose request number `index` was refused. Those before it were posted.
+pub(crate) fn refused_error(index: u32, errno: Errno) -> Error {
     Error::Batch {
-        index: refused.index,
-        posted: refused.posted,
-        cause: Box::new(submit_error(refused.errno)),
+        index,
+        posted: index,
+        cause: Box::new(submit_error(errno)),
     }
 }
 
@@ -215,31 +249,23 @@ impl<'a> Core<'a> {
         self.storage.as_ref().map_or(0, |storage| storage.wrs.len())
     }
 
-    /// Posts everything; with `wait`, sleeps until so many completions are there.
-    fn submit(mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
+    /// Posts everything, and removes it; with `wait`, sleeps until so many completions are there.
+    fn submit(&mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
         let wait = wait.map(|(cq, min, timeout)| (cq, min, Deadline::after(timeout)));
         let args = wait
             .as_ref()
             .map(|(cq, min, until)| (cq.handle(), *min, until));
         let storage = self.storage.get_or_insert_default();
-        let result = storage.submit(self.device, args);
-        let Storage { wrs, chunks, .. } = &mut **storage;
-        if !chunks.is_empty() {
-            let posted = result.map_or_else(|refused| refused.posted, |_| u32::MAX);
-            for (index, chunk) in chunks.drain(..) {
-                // What was not posted is free again.
-                if index < posted {
-                    chunk.gone();
-                }
-            }
+        let did = storage.submit(self.device, args).map_err(submit_error)?;
+        if let Some(errno) = did.stopped {
+            return Err(refused_error(did.posted, errno));
         }
-        let completed = result.map_err(refused_error)?;
         if let Some((cq, min, deadline)) = &wait {
-            if completed < *min {
+            if did.completed < *min {
                 cq.wait_until(*min, deadline)?;
             }
         }
-        Ok(wrs.len())
+        Ok(did.posted as usize)
     }
 }
 
@@ -306,13 +332,29 @@ impl<'a, T: Transport> QpBatch<'a, T> {
         self.len() == 0
     }
 
-    /// Posts all of it, and returns how many there were.
+    /// Posts all of it, and returns how many there were. The batch is empty then.
     ///
     /// # Errors
     ///
-    /// [`Error::Batch`] with what a request was refused for. Nothing was posted then, unless the
-    /// device itself refused in the middle; the error says how many were.
-    pub fn submit(self) -> Result<usize> {
+    /// [`Error::Batch`] with what a request was refused for. Those before it were posted, and are in
+    /// the batch no more; that one and those after it stay, and the next call begins with them.
+    ///
+    /// ```
+    /// # use rust_ulp::*;
+    /// # use std::time::Duration;
+    /// /// Posts more than the queues may have room for.
+    /// fn post_all(mut batch: QpBatch<'_, Rc>, cq: &Cq) -> Result<()> {
+    ///     loop {
+    ///         match batch.submit() {
+    ///             Err(error) if error.is_backpressure() => {
+    ///                 let _ = cq.wait(Duration::from_secs(1))?.ok()?;
+    ///             }
+    ///             result => return result.map(drop),
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    pub fn submit(&mut self) -> Result<usize> {
         self.core.submit(None)
     }
 
@@ -321,9 +363,10 @@ impl<'a, T: Transport> QpBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`Self::submit`]; [`Error::Timeout`] if there are fewer completions within `timeout`:
-    /// then everything was posted.
-    pub fn submit_and_wait(self, min: u32, timeout: Duration) -> Result<usize> {
+    /// As [`Self::submit`], if a queue was full after the first request only when it has slept;
+    /// [`Error::Timeout`] if there are fewer completions within `timeout`: then everything was
+    /// posted.
+    pub fn submit_and_wait(&mut self, min: u32, timeout: Duration) -> Result<usize> {
         self.core.submit(Some((self.qp.send_cq(), min, timeout)))
     }
 }
@@ -415,7 +458,7 @@ impl<'a> DeviceBatch<'a> {
     /// # Errors
     ///
     /// As [`QpBatch::submit`].
-    pub fn submit(self) -> Result<usize> {
+    pub fn submit(&mut self) -> Result<usize> {
         self.core.submit(None)
     }
 
@@ -425,7 +468,7 @@ impl<'a> DeviceBatch<'a> {
     /// # Errors
     ///
     /// As [`QpBatch::submit_and_wait`].
-    pub fn submit_and_wait(self, cq: &Cq, min: u32, timeout: Duration) -> Result<usize> {
+    pub fn submit_and_wait(&mut self, cq: &Cq, min: u32, timeout: Duration) -> Result<usize> {
         self.core.submit(Some((cq, min, timeout)))
     }
 }
@@ -443,7 +486,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// As [`DeviceBatch::submit`].
+    /// As [`DeviceBatch::submit`]; the requests that were not posted are lost.
     pub fn submit<'a, Q, R>(&'a self, requests: impl IntoIterator<Item = (Q, R)>) -> Result<usize>
     where
         R: RequestFor<'a, Q>,
@@ -470,7 +513,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// As [`DeviceBatch::submit`](crate::DeviceBatch::submit).
+    /// As [`DeviceBatch::submit`](crate::DeviceBatch::submit); the receives that were not posted are
+    /// lost.
     pub fn post_recvs<'a>(&'a self, recvs: impl IntoIterator<Item = Recv<'a>>) -> Result<usize> {
         let device = Device::from_inner(self.device_inner());
         let mut batch = device.batch();

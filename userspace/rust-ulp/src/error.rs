@@ -250,19 +250,20 @@ pub enum Error {
         max: u64,
     },
 
-    /// A queue is full and nothing was posted (`EAGAIN`): reap completions and try again.
+    /// A queue is full, and the request was not posted (`EAGAIN`): reap completions and try again.
     #[error(
         "the queue pair's queue, or the completion queue that must have room for every request \
-         in flight, is full; nothing was posted: reap completions and post again"
+         in flight, is full: reap completions and post again"
     )]
     QueueFull,
 
-    /// Requests of a batch were refused.
+    /// A request of a batch was refused. Those before it were posted, and those after it were not.
     #[error("request {index} of the batch: {cause} ({posted} requests were posted)")]
     Batch {
         /// Position in the batch of the request that was refused.
         index: u32,
-        /// How many were posted: 0 unless the device itself refused in the middle.
+        /// How many were posted: those before `index`. More, and at most so many, when a batch of a
+        /// ring of io_uring has a request that was posted and failed.
         posted: u32,
         /// Why.
         cause: Box<Error>,
@@ -383,10 +384,14 @@ impl Error {
     }
 
     /// Whether a queue was full: reap completions, then post again. Nothing is wrong.
+    ///
+    /// The first requests of a batch may be posted: [`Self::Batch`] says how many. The batch keeps
+    /// the others, and [`QpBatch::submit`](crate::QpBatch::submit) posts them when it is called
+    /// again. Requests that were passed by value continue with number `posted`.
     pub fn is_backpressure(&self) -> bool {
         match self {
             Self::QueueFull => true,
-            Self::Batch { posted, cause, .. } => *posted == 0 && cause.is_backpressure(),
+            Self::Batch { cause, .. } => cause.is_backpressure(),
             _ => false,
         }
     }

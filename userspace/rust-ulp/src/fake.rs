@@ -947,16 +947,21 @@ impl Kernel {
         let mut fields = Fields(&bytes);
         let stumble = state.stumble.take().unwrap_or(u32::MAX);
         for index in 0..arg.nr_wrs {
-            if index == stumble {
-                (arg.bad_index, arg.posted) = (index, index);
-                return Err(Errno::EIO);
+            let wr = fields.wr();
+            let posted = match index == stumble {
+                true => Err(Errno::EIO),
+                false => self.post(&mut state, wr),
+            };
+            match posted {
+                Ok(()) => arg.posted = index + 1,
+                Err(errno) => {
+                    arg.stop_error = -(errno as i32);
+                    if errno != Errno::EAGAIN || index == 0 {
+                        return Err(errno);
+                    }
+                    break;
+                }
             }
-            if let Err(errno) = self.post(&mut state, fields.wr()) {
-                // The real one checks all before it posts the first; here tests do without.
-                (arg.bad_index, arg.posted) = (index, index);
-                return Err(errno);
-            }
-            arg.posted = index + 1;
         }
         drop(state);
         if arg.cq == 0 {

@@ -465,10 +465,12 @@ fn what_a_batch_says_when_it_is_refused() {
     };
     assert!(matches!(**cause, Error::QueueFull));
     assert!(
-        !error.is_backpressure() && !error.is_retryable(),
+        error.is_backpressure() && !error.is_retryable(),
         "some were posted"
     );
     assert_eq!(error.errno(), Some(libc::EAGAIN));
+    assert_eq!(batch.len(), 1, "the one that was refused is left");
+    drop(batch);
 
     let error = p.a.post_recv(Recv::empty()).unwrap_err();
     assert!(matches!(error, Error::QueueFull));
@@ -480,6 +482,77 @@ fn what_a_batch_says_when_it_is_refused() {
         error.is_backpressure() && error.is_retryable(),
         "nothing was posted"
     );
+}
+
+#[test]
+fn a_batch_that_is_stopped_goes_on_where_it_was() {
+    let p = pair_of(4);
+    let grant = p.mem.grant(4096.., Access::REMOTE_WRITE).unwrap();
+    p.mem.write_at(0, b"abcdefgh").unwrap();
+    let piece = |range: std::ops::Range<usize>| p.mem.slice(range).unwrap();
+    let pieces: [_; 10] = std::array::from_fn(|i| [piece(i % 4..i % 4 + 2), piece(6..8)]);
+    let texts: [_; 10] = std::array::from_fn(|i| [b'0' + i as u8; 3]);
+    let mut batch = p.a.batch();
+    for (i, (pieces, text)) in pieces.iter().zip(&texts).enumerate() {
+        let dst = |at: usize| grant.remote().slice(at as u64..).unwrap();
+        let id = i as u64;
+        batch
+            .push(Write::gather(pieces, dst(i * 16)).wr_id(2 * id))
+            .unwrap();
+        batch
+            .push(Write::inline_bytes(text, dst(i * 16 + 8)).wr_id(2 * id + 1))
+            .unwrap();
+    }
+    let (mut order, mut rest, mut stops) = (Vec::new(), 20, 0);
+    p.kernel.stumble(3);
+    let error = batch.submit().unwrap_err();
+    assert!(!error.is_backpressure(), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Batch {
+                index: 3,
+                posted: 3,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    rest -= 3;
+    loop {
+        assert_eq!(batch.len(), rest);
+        match batch.submit_and_wait(1, SOON) {
+            Err(error) if error.is_backpressure() => {
+                let Error::Batch { posted, .. } = error else {
+                    panic!("{error}");
+                };
+                rest -= posted as usize;
+                stops += 1;
+                order.extend(drain(&p.cq).iter().map(|c| c.wr_id));
+            }
+            result => {
+                assert_eq!(result.unwrap(), rest);
+                break;
+            }
+        }
+    }
+    assert!(stops > 0 && batch.is_empty());
+    while order.len() < 20 {
+        order.push(p.cq.wait(SOON).unwrap().wr_id);
+    }
+    assert_eq!(order, (0..20).collect::<Vec<_>>());
+    for i in 0..10 {
+        let at = 4096 + i * 16;
+        let want = [&b"abcdefgh"[i % 4..i % 4 + 2], b"gh"].concat();
+        assert_eq!(p.mem.to_vec(at..at + 4).unwrap(), want);
+        assert_eq!(p.mem.to_vec(at + 8..at + 11).unwrap(), texts[i]);
+    }
+    // It takes requests again.
+    batch
+        .push(Write::inline_bytes(b"zz", grant.remote()))
+        .unwrap();
+    assert_eq!(batch.submit_and_wait(1, SOON).unwrap(), 1);
+    assert_eq!(p.mem.to_vec(4096..4098).unwrap(), b"zz");
 }
 
 #[test]
@@ -664,7 +737,7 @@ fn a_failed_queue_is_not_waited_for() {
     p.kernel.log(); // takes what was said so far
     assert!(matches!(p.cq.wait_for(2, NOW), Err(Error::CqFailed)));
     assert_eq!(p.kernel.log().len(), 1);
-    let batch = p.a.batch();
+    let mut batch = p.a.batch();
     let error = batch.submit_and_wait(2, NOW).unwrap_err();
     assert!(matches!(error, Error::CqFailed), "{error}");
     // What is there can still be taken.
@@ -1669,10 +1742,7 @@ fn errors_say_what_to_do() {
                 "split it",
             ],
         ),
-        (
-            Error::QueueFull,
-            &["nothing was posted", "reap completions"],
-        ),
+        (Error::QueueFull, &["is full", "reap completions"]),
         (
             Error::Batch {
                 index: 3,

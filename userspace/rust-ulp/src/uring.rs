@@ -36,7 +36,7 @@
 
 use crate::abi;
 use crate::ah::AddressHandle;
-use crate::batch::{refused_error, DeviceBatch, Refused, Storage};
+use crate::batch::{refused_error, DeviceBatch, Storage};
 use crate::buffer::{Buffer, LocalSlice};
 use crate::completion::Completion;
 use crate::deadline::Deadline;
@@ -123,8 +123,6 @@ struct Slot {
     chunk: Option<Chunk>,
     /// Of a batch.
     count: Option<u32>,
-    /// Whether it is a batch that completes when it is posted.
-    is_posting: bool,
     keep: Vec<Buffer>,
     to: Option<AddressHandle>,
     memory: Memory,
@@ -146,11 +144,11 @@ struct Memory {
 pub struct Cqe {
     /// The `wr_id` of the request or batch.
     pub wr_id: u64,
-    /// How it ended; [`Completion::ok`] tells whether a request succeeded. A batch that succeeded
-    /// has a completion with its `wr_id` alone. A batch of which a request failed has
-    /// [`Error::Batch`] with the first such request; all of it was posted. If nothing was posted,
-    /// this is the error of [`Qp::post`](crate::Qp::post), or `ECANCELED` if an earlier entry of
-    /// its chain failed.
+    /// How it ended; [`Completion::ok`] tells whether a request succeeded. A request that was not
+    /// posted has the error of [`Qp::post`](crate::Qp::post), or `ECANCELED` if an earlier entry of
+    /// its chain failed. A batch that succeeded has a completion with its `wr_id` alone. Another one
+    /// has [`Error::Batch`] with the request that comes first in the batch of those that failed or
+    /// were refused. When that one was refused, those before it were posted and have succeeded.
     pub result: Result<Completion>,
 }
 
@@ -294,7 +292,6 @@ impl Ring {
         let command = slot.memory.batch.command(flags);
         (slot.wr_id, slot.queue, slot.qp_num) = (wr_id, 0, 0);
         slot.count = Some(u32::from(command.nr_wrs));
-        slot.is_posting = is_posting;
         self.stage(device, index, abi::URING_BATCH, sys::batch_bytes(&command));
         Ok(())
     }
@@ -429,7 +426,8 @@ impl Ring {
 
 impl DeviceBatch<'_> {
     /// Adds the whole batch to a ring as one entry, which completes when all requests have
-    /// completed. `wr_id` is the number of the entry. If a request is refused, none is posted.
+    /// completed. `wr_id` is the number of the entry. If a request is refused, those before it are
+    /// posted, and the entry completes when they have completed.
     ///
     /// # Errors
     ///
@@ -516,7 +514,6 @@ impl Slot {
         self.keep.clear();
         self.to = None;
         self.count = None;
-        self.is_posting = false;
         self.memory.sges.clear();
         self.memory.bytes.clear();
         self.memory.batch.clear();
@@ -531,14 +528,13 @@ impl Slot {
             res if res < abi::URING_FAILED => {
                 u16::try_from(abi::URING_FAILED.wrapping_sub(res)).unwrap_or(u16::MAX)
             }
-            res if self.is_posting => {
-                return Err(refused_error(Refused {
-                    errno: Errno::from_raw(res.wrapping_neg()),
-                    index: low,
-                    posted: high,
-                }));
+            res => {
+                let errno = Errno::from_raw(res.wrapping_neg());
+                return Err(match self.count {
+                    Some(_) => refused_error(low, errno),
+                    None => submit_error(errno),
+                });
             }
-            res => return Err(refused(res)),
         };
         let cqe = abi::Cqe {
             user_data: self.wr_id,
@@ -565,9 +561,4 @@ impl Slot {
             cause: Box::new(cause),
         })
     }
-}
-
-/// Why nothing was posted.
-fn refused(res: i32) -> Error {
-    submit_error(Errno::from_raw(res.wrapping_neg()))
 }

@@ -464,6 +464,7 @@ impl Store {
             }
             done
         };
+        drop(batch);
         match done {
             Ok(()) => {}
             Err(rust_ulp::Error::Timeout { .. }) => {

@@ -354,7 +354,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Posts all, or none.
+    /// Posts all of `wrs`; when a queue is full, the first of them.
     fn post(&self, wrs: &[abi::Wr]) -> Done {
         let array: Vec<u8> = wrs.iter().flat_map(bytes).collect();
         self.area.put(PAGE, &array);
@@ -364,12 +364,16 @@ impl<'a> Link<'a> {
             wr_size: abi::Wr::SIZE,
             ..abi::Submit::default()
         })?;
-        match got.posted as usize == wrs.len() {
-            true => Ok(()),
-            false => wrong(format!(
-                "{} of {} requests were posted",
+        match (got.stop_error, got.posted as usize == wrs.len()) {
+            (0, true) => Ok(()),
+            (error, false) if error != 0 => {
+                Err(Stop::Errno(abi::Submit::NAME, Errno::from_raw(-error)))
+            }
+            _ => wrong(format!(
+                "{} of {} requests were posted, stop_error {}",
                 got.posted,
-                wrs.len()
+                wrs.len(),
+                got.stop_error
             )),
         }
     }

@@ -215,8 +215,10 @@ fn chunks_in_batches() {
         .push_chunk(take(&pool), |memory| Ok(Send::new(memory)))
         .unwrap();
     assert!(batch.submit().unwrap_err().is_backpressure());
+    assert_eq!(pool.available(), 1);
+    drop(batch);
     assert_eq!(pool.available(), 2);
-    // One of two was, when the device refuses in the middle.
+    // One of two was, when the second is refused.
     let mut batch = p.a.batch();
     for qp in [&p.a, &p.b] {
         let _ = qp;
@@ -227,6 +229,8 @@ fn chunks_in_batches() {
     p.kernel.stumble(1);
     let error = batch.submit().unwrap_err();
     assert!(matches!(error, Error::Batch { posted: 1, .. }), "{error}");
+    assert_eq!(pool.available(), 0);
+    drop(batch);
     assert_eq!(pool.available(), 1);
     let back = drain(&p.cq).iter().filter_map(|c| pool.complete(c)).count();
     assert_eq!((back, pool.available()), (2, 3));
@@ -262,9 +266,8 @@ fn a_chunk_in_a_batch_whose_queue_pair_is_dropped_has_one_owner() {
         if is_submitted {
             let error = batch.submit().unwrap_err();
             assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
-        } else {
-            drop(batch);
         }
+        drop(batch);
         assert_eq!(pool.reclaim(), 0);
         all_are_free_once(&pool);
     }

@@ -70,7 +70,7 @@ struct Field {
 }
 
 fn post(set: &Set, wr: abi::Wr, want: Errno) -> Outcome {
-    set.file.not_posted(&[wr], want, 0)
+    set.file.stops(&[wr], want, 0)
 }
 
 const FIELDS: &[Field] = &[

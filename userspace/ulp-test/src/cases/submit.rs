@@ -2,19 +2,32 @@
 
 //! SUBMIT: what is wrong with the call, and with each of its requests.
 
-use crate::file::{array, Command, File, Set, BUFFER};
+use crate::file::{array, stopped, Command, File, Set, BUFFER};
 use crate::report::{because, check, equal, Outcome, Report};
 use crate::sys::{abi, bytes, Area, Wild, PAGE};
 use nix::errno::Errno;
 
-/// A request is refused like that, alone and as the seventh of ten; then none is posted.
+/// A request is refused like that, alone and as the seventh of ten; then the first six are posted.
 fn bad(set: &Set, want: Errno, wr: abi::Wr) -> Outcome {
-    set.file.not_posted(&[wr], want, 0)?;
+    set.file.stops(&[wr], want, 0)?;
     let mut ten = [set.write(); 10];
+    for (i, first) in ten[..6].iter_mut().enumerate() {
+        // Behind what the others would write.
+        first.remote_addr += 64;
+        first.user_data = i as u64;
+    }
     ten[6] = wr;
     set.file
-        .not_posted(&ten, want, 6)
-        .map_err(because("seventh of ten"))
+        .stops(&ten, want, 6)
+        .map_err(because("seventh of ten"))?;
+    six(set)
+}
+
+/// The first six of ten requests complete.
+fn six(set: &Set) -> Outcome {
+    let done = set.wait(6)?;
+    let got: Vec<_> = done.iter().map(|c| (c.user_data, c.status)).collect();
+    equal("those before it", got, (0..6).map(|i| (i, 0)).collect())
 }
 
 fn bad_ones(set: &Set, want: Errno, wrs: impl IntoIterator<Item = abi::Wr>) -> Outcome {
@@ -72,7 +85,9 @@ fn calls(r: &mut Report, set: &Set) {
             bad_call(set, Errno::E2BIG, |arg| arg.nr_wrs = count)?;
         }
         // As many as there may be are looked at: it is the queue that has no room.
-        file.not_posted(&wrs[..most as usize], Errno::EAGAIN, 64)
+        file.stops(&wrs[..most as usize], Errno::EAGAIN, 64)?;
+        let done = set.wait(64)?;
+        check("a request failed", done.iter().all(|c| c.status == 0))
     });
     r.case("SUBMIT: wr_size too small", || {
         for size in [0, 1, 4, 8, abi::WR_SIZE_V1 - 1] {
@@ -109,13 +124,17 @@ fn calls(r: &mut Report, set: &Set) {
         }
         Ok(())
     });
-    r.case("SUBMIT: larger requests without, bad_index", || {
+    r.case("SUBMIT: larger requests without, stop_error", || {
         let size = abi::Wr::SIZE as usize;
         for stride in [size + 1, size + 8, 3 * size] {
             for at in [size, stride - 1] {
                 let area = Area::new(1).map_err(because("mapping memory"))?;
                 for i in 0..10 {
-                    area.put(i * stride, &bytes(&set.write()));
+                    let wr = abi::Wr {
+                        user_data: i as u64,
+                        ..set.write()
+                    };
+                    area.put(i * stride, &bytes(&wr));
                 }
                 area.put(6 * stride + at, &[1]);
                 let before = file.objects()?;
@@ -127,7 +146,8 @@ fn calls(r: &mut Report, set: &Set) {
                 });
                 equal("result", result, Err(Errno::E2BIG))?;
                 equal("objects after a refusal", file.objects()?, before)?;
-                equal("posted, bad_index", (out.posted, out.bad_index), (0, 6))?;
+                stopped(&out, Errno::E2BIG, 6)?;
+                six(set)?;
             }
         }
         Ok(())
@@ -141,7 +161,7 @@ fn calls(r: &mut Report, set: &Set) {
                     reserved: 1,
                     ..set.write()
                 };
-                file.not_posted(&[spoiled; 10], Errno::EINVAL, 0)?;
+                file.stops(&[spoiled; 10], Errno::EINVAL, 0)?;
                 let area = Area::new(1).map_err(because("mapping memory"))?;
                 for i in 0..10 {
                     let wr = abi::Wr {
@@ -171,7 +191,8 @@ fn calls(r: &mut Report, set: &Set) {
                     ..abi::Submit::new()
                 });
                 equal("of one that is wrong", result, Err(Errno::EINVAL))?;
-                equal("posted, bad_index", (out.posted, out.bad_index), (0, 6))?;
+                stopped(&out, Errno::EINVAL, 6)?;
+                equal("those before it", set.wait(6)?.len(), 6)?;
             }
             Ok(())
         },
@@ -199,14 +220,14 @@ fn calls(r: &mut Report, set: &Set) {
         };
         let before = file.objects()?;
         let (result, out) = call(10);
-        equal("result", (result, out.posted), (Err(Errno::EFAULT), 0))?;
+        equal("result", result, Err(Errno::EFAULT))?;
         equal("objects after a refusal", file.objects()?, before)?;
+        stopped(&out, Errno::EFAULT, 6)?;
         equal("posted of the six", call(6).1.posted, 6)?;
         check(
             "a request failed",
-            set.wait(6)?.iter().all(|c| c.status == 0),
-        )?;
-        equal("bad_index of ten", out.bad_index, 6)
+            set.wait(12)?.iter().all(|c| c.status == 0),
+        )
     });
     r.case("SUBMIT: timeout_ns", || {
         bad_call(set, Errno::EINVAL, |arg| arg.flags = abi::TIMEOUT_ABSOLUTE)?;
@@ -646,9 +667,8 @@ fn states(r: &mut Report, set: &Set) {
         };
         let depth = file.query(qp.handle)?.max_recv_wr;
         let wrs = vec![receive; depth as usize + 1];
-        file.not_posted(&wrs, Errno::EAGAIN, depth)?;
-        file.post(&wrs[..depth as usize])?;
-        file.not_posted(&wrs[..1], Errno::EAGAIN, 0)?;
+        file.stops(&wrs, Errno::EAGAIN, depth)?;
+        file.stops(&wrs[..1], Errno::EAGAIN, 0)?;
         file.destroy(qp.handle)?;
         file.destroy(cq.handle)
     });
@@ -667,12 +687,15 @@ pub fn run(r: &mut Report) {
     set.memory.put(0, &[0xc3; 64]);
     requests(r, &set);
     states(r, &set);
-    r.case("none of the requests around bad ones was posted", || {
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        equal("completions", set.ring.reap().len(), 0)?;
-        let info = file_in_flight(&set.file, set.a.handle)?;
-        equal("in flight", info, (0, 0))
-    });
+    r.case(
+        "none of the bad requests and those after them was posted",
+        || {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            equal("completions", set.ring.reap().len(), 0)?;
+            let info = file_in_flight(&set.file, set.a.handle)?;
+            equal("in flight", info, (0, 0))
+        },
+    );
     r.case("nor did one of them write", || {
         // Those that were right did, the last of them zeros.
         let now = set.memory.get(PAGE, 64);

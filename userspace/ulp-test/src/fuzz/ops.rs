@@ -841,9 +841,18 @@ fn submit(a: &mut Actor<'_>) {
         (arg.flags, arg.timeout_ns) = a.until(arg.timeout_ns);
     }
     let (result, out) = a.cmd(&open, arg);
-    if result.is_ok() && out.posted != out.nr_wrs {
+    let stopped = Errno::from_raw(out.stop_error.saturating_neg());
+    let fits = match result {
+        Ok(()) if out.stop_error == 0 => out.posted == out.nr_wrs,
+        Ok(()) => stopped == Errno::EAGAIN && (1..out.nr_wrs).contains(&out.posted),
+        // A call that is refused before the requests are looked at writes nothing.
+        Err(errno) if stopped != errno => true,
+        Err(Errno::EAGAIN) => out.posted == 0,
+        Err(_) => out.posted < out.nr_wrs,
+    };
+    if !fits {
         a.finding(format!(
-            "SUBMIT is Ok, and posted {} of {}",
+            "SUBMIT is {result:?}, stop_error {stopped:?}, and posted {} of {}",
             out.posted, out.nr_wrs
         ));
     }

@@ -263,7 +263,8 @@ impl End for CallEnd {
         if ops.is_empty() {
             return self.wait(queue, min);
         }
-        match self.batch(ops)?.submit_and_wait(self.cq(queue), min, SLICE) {
+        let posted = self.batch(ops)?.submit_and_wait(self.cq(queue), min, SLICE);
+        match posted {
             Ok(_) => Ok(()),
             Err(ulp::Error::Timeout { .. }) => self.wait(queue, min),
             Err(error) => Err(error.into()),

@@ -128,6 +128,7 @@ fn ours(
         let mut batch = connection.qp().batch();
         batch.push(write)?;
         batch.submit_and_wait(1, timeout)?;
+        drop(batch);
         cq.wait(timeout)?.check()?;
         let total = start.elapsed();
         connection.disconnect()?;
