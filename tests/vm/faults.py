@@ -868,8 +868,8 @@ def in_worker(step, function, *kinds):
     case("manager", "CONNECT", f"an attempt, {step}", **how)(lambda w: attempt(w))
 
 
-in_worker("each step in the manager's handler", "*10connection*10Connection*2cm7Handler5event", "verb")
-in_worker("each step in the work of the connection", "*10connection*10Connection*3run", "verb")
+in_worker("each step in the manager's handler", "_R*10connection*10Connection*2cm7Handler5event", "verb")
+in_worker("each step in the work of the connection", "_R*10connection*10Connection*8WorkItem3run", "verb")
 in_worker("resolving the route", "rdma_resolve_route", "slab", "page")
 in_worker("sending the request", "rdma_connect_locked", "slab", "page")
 
