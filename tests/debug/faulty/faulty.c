@@ -4,7 +4,7 @@
  * about a module means something. `insmod ulp_faulty.ko bug=NAME` commits it; the
  * line that does is marked with the name, and a test looks for it in the report.
  */
-#include <linux/jiffies.h>
+#include <linux/delay.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/slab.h>
@@ -130,11 +130,11 @@ static noinline void leak(void)
 
 static noinline void soft_lockup(void)
 {
-	unsigned long end = jiffies + 10 * HZ;
+	int i;
 
 	preempt_disable();
-	while (time_before(jiffies, end)) { /* bug: soft_lockup */
-	}
+	for (i = 0; i < 10000; i++)
+		mdelay(1); /* bug: soft_lockup */
 	preempt_enable();
 }
 
