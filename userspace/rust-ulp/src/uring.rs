@@ -144,11 +144,11 @@ struct Memory {
 pub struct Cqe {
     /// The `wr_id` of the request or batch.
     pub wr_id: u64,
-    /// How it ended; [`Completion::ok`] tells whether a request succeeded. A request that was not
-    /// posted has the error of [`Qp::post`](crate::Qp::post), or `ECANCELED` if an earlier entry of
-    /// its chain failed. A batch that succeeded has a completion with its `wr_id` alone. Another one
-    /// has [`Error::Batch`] with the request that comes first in the batch of those that failed or
-    /// were refused. When that one was refused, those before it were posted and have succeeded.
+    /// How it ended; [`Completion::ok`] tells whether a request succeeded. If nothing was posted,
+    /// this is the error of [`Qp::post`](crate::Qp::post), or `ECANCELED` if an earlier entry of its
+    /// chain failed. A batch that succeeded has a completion with its `wr_id` alone. Another one has
+    /// [`Error::Batch`] with the request that comes first in the batch of those that failed or were
+    /// refused. When that one was refused, those before it were posted and have succeeded.
     pub result: Result<Completion>,
 }
 
@@ -530,9 +530,9 @@ impl Slot {
             }
             res => {
                 let errno = Errno::from_raw(res.wrapping_neg());
-                return Err(match self.count {
-                    Some(_) => refused_error(low, errno),
-                    None => submit_error(errno),
+                return Err(match (self.count, low) {
+                    (Some(_), 1..) => refused_error(low, errno),
+                    _ => submit_error(errno),
                 });
             }
         };
