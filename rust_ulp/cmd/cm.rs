@@ -192,7 +192,7 @@ pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
 
 /// Takes the oldest request of a listener.
 pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<u32> {
-    let deadline = Deadline::new(value.timeout_ns, value.flags);
+    let deadline = Deadline::new(value.timeout_ns);
     let listener = ctx.file.table().read().listener(value.listener)?.clone();
     let backlog = listener.backlog().clone();
     drop(listener);
@@ -285,7 +285,7 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Object>
 
 /// Waits for the end of an attempt to connect.
 pub(super) fn wait(ctx: &Ctx<'_>, value: &mut abi::ConnWait) -> Result {
-    let deadline = Deadline::new(value.timeout_ns, 0);
+    let deadline = Deadline::new(value.timeout_ns);
     let connection = ctx.file.table().read().connection(value.conn)?.clone();
     // Device removal closes the gate, then wakes the objects in the table. It either finds this
     // connection there, or the gate is closed by now.

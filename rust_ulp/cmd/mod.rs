@@ -127,7 +127,7 @@ commands! {
     } => create(grant::create);
     IOC_GRANT_QUERY: GrantQuery { flags: 0, zero: (pad) } => query(grant::query);
     IOC_LISTEN: Listen { flags: 0, check: cm::check_listen } => create(cm::listen);
-    IOC_GET_REQUEST: GetRequest { flags: abi::TIMEOUT_ABSOLUTE, zero: (param.reserved) }
+    IOC_GET_REQUEST: GetRequest { flags: 0, zero: (param.reserved) }
         => produce(cm::get_request);
     IOC_ACCEPT: Accept {
         flags: 0, zero: (pad, param.reserved), check: cm::check_accept, private: CM_REP_PRIVATE_MAX
@@ -139,8 +139,7 @@ commands! {
     IOC_DISCONNECT: Disconnect { flags: 0, zero: (pad) } => input(cm::disconnect);
     IOC_CONN_QUERY: ConnQuery { flags: 0, zero: (pad, param.reserved) } => query(cm::query);
     IOC_CONN_WAIT: ConnWait { flags: 0, zero: (agreed.reserved) } => modify(cm::wait);
-    IOC_SUBMIT: Submit { flags: abi::TIMEOUT_ABSOLUTE, check: submit::check }
-        => modify_outside(submit::submit);
+    IOC_SUBMIT: Submit { flags: 0, check: submit::check } => modify_outside(submit::submit);
     IOC_CANCEL: Cancel { flags: abi::CANCEL_ALL, check: cancel::check }
         => modify_outside(cancel::cancel);
     IOC_DESTROY: Destroy { flags: 0, zero: (pad) } => input(destroy);

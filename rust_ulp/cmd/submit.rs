@@ -39,7 +39,7 @@ use kernel::{
 
 /// Checks the members that depend on neither an object nor the device.
 pub(super) fn check(value: &abi::Submit) -> Result {
-    if value.cq == 0 && (value.min_complete != 0 || value.timeout_ns != 0 || value.flags != 0) {
+    if value.cq == 0 && (value.min_complete != 0 || value.timeout_ns != 0) {
         return Err(EINVAL);
     }
     if value.nr_wrs > MAX_BATCH {
@@ -94,7 +94,7 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
         }
     }
     if let Some(cq) = cq {
-        let deadline = Deadline::new(value.timeout_ns, value.flags);
+        let deadline = Deadline::new(value.timeout_ns);
         (value.completed, value.wait_error) =
             wait(file, (value.cq, &cq), value.min_complete, &deadline);
         value.timeout_ns = deadline.rest();

@@ -118,12 +118,6 @@ pub(crate) fn to_task_ns(time: u64) -> u64 {
     time.saturating_add_signed(offset_ns())
 }
 
-/// Converts a time that the current task took from `CLOCK_MONOTONIC` to that of [`now_ns`]. Process
-/// context.
-pub(crate) fn from_task_ns(time: u64) -> u64 {
-    time.saturating_add_signed(offset_ns().saturating_neg())
-}
-
 /// Returns `CLOCK_MONOTONIC` of the host in nanoseconds. Any context except NMI.
 pub(crate) fn now_ns() -> u64 {
     // SAFETY: The function may be called in any context except NMI.

@@ -10,10 +10,7 @@ use super::{
 };
 use crate::{
     counters::Counters,
-    kernel::{
-        timer::from_task_ns,
-        uring::CmdRef, //
-    },
+    kernel::uring::CmdRef,
     logic::cq_ring::CqRing,
     rdma::{
         event::Event,
@@ -133,13 +130,7 @@ impl WrContext for Request {
     }
 
     fn end_ns(&self, now: u64) -> u64 {
-        match self.limit {
-            Some(limit) if limit.is_absolute && limit.ns != abi::TIMEOUT_INFINITE => {
-                // 0 would stand for none.
-                from_task_ns(limit.ns).max(1)
-            }
-            limit => limit.map_or(0, |limit| limit.end(now)),
-        }
+        self.limit.map_or(0, |limit| limit.end(now))
     }
 }
 

@@ -3,10 +3,7 @@
 //! The time until which a command waits.
 
 use crate::{
-    kernel::timer::{
-        from_task_ns,
-        now_ns, //
-    },
+    kernel::timer::now_ns,
     uapi::abi, //
 };
 use core::cell::Cell;
@@ -26,30 +23,24 @@ use kernel::{
 /// The time until which a command waits: `timeout_ns` of its struct.
 pub(crate) struct Deadline {
     timeout_ns: u64,
-    /// The time of [`now_ns`] of an absolute deadline.
-    at_ns: Option<u64>,
-    /// The time at which a relative deadline began. A command that does not sleep needs none.
+    /// The time at which the deadline began. A command that does not sleep needs none.
     start: Cell<Option<u64>>,
 }
 
 impl Deadline {
-    /// Makes the deadline of a command of the current task with these `flags`.
-    pub(crate) fn new(timeout_ns: u64, flags: u32) -> Self {
+    /// Makes the deadline of a command that waits for `timeout_ns`.
+    pub(crate) fn new(timeout_ns: u64) -> Self {
         Self {
             timeout_ns,
-            at_ns: (flags & abi::TIMEOUT_ABSOLUTE != 0).then(|| from_task_ns(timeout_ns)),
             start: Cell::new(None),
         }
     }
 
-    /// Returns the nanoseconds left; 0 when the time has run out. A relative deadline begins with
-    /// the first call.
+    /// Returns the nanoseconds left; 0 when the time has run out. The deadline begins with the first
+    /// call.
     pub(crate) fn left_ns(&self) -> u64 {
         if self.timeout_ns == abi::TIMEOUT_INFINITE {
             return u64::MAX;
-        }
-        if let Some(at) = self.at_ns {
-            return at.saturating_sub(now_ns());
         }
         match (self.timeout_ns, self.start.get()) {
             (0, _) => 0,

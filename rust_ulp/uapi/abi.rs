@@ -35,7 +35,6 @@ numbers! {
     u32: IOC_BUFFER_REGISTER = io(0x40), IOC_BUFFER_IMPORT = io(0x41), IOC_BUFFER_QUERY = io(0x42),
         IOC_GRANT_QUERY = io(0x44);
     usize: NAME_MAX = 64;
-    u32: TIMEOUT_ABSOLUTE = 1 << 0;
     u64: TIMEOUT_INFINITE = 0xffffffffffffffff;
     u64: FEATURE_CALL = 1 << 0, FEATURE_GRANTS = 1 << 1, FEATURE_SRQ = 1 << 2,
         FEATURE_DATAGRAM = 1 << 3, FEATURE_EVENTS = 1 << 4, FEATURE_CM = 1 << 5,
@@ -90,7 +89,7 @@ numbers! {
         WR_RDMA_READ = 4, WR_ATOMIC_CMP_AND_SWP = 5, WR_ATOMIC_FETCH_AND_ADD = 6,
         WR_SEND_WITH_INV = 9, WR_RECV = 128;
     u16: SEND_FENCE = 1 << 0, SEND_SIGNALED = 1 << 1, SEND_SOLICITED = 1 << 2, SEND_INLINE = 1 << 3,
-        REQUEST_TIMEOUT = 1 << 4, REQUEST_ABSOLUTE = 1 << 5;
+        REQUEST_TIMEOUT = 1 << 4;
     u32: WR_SIZE_V1 = 64;
     u32: CANCEL_ALL = 1 << 0;
     u32: URING_REQUEST = io(0x80);

@@ -127,17 +127,14 @@ pub enum Elements {
 pub struct TimeLimit {
     /// Nanoseconds, or `TIMEOUT_INFINITE`; not 0.
     pub ns: u64,
-    /// Whether `ns` is a time of `CLOCK_MONOTONIC`.
-    pub is_absolute: bool,
 }
 
 #[allow(unreachable_pub)]
 impl TimeLimit {
     fn new(wr: &abi::Wr) -> Result<Option<Self>, Refusal> {
-        let is_absolute = wr.flags & abi::REQUEST_ABSOLUTE != 0;
         match (wr.flags & abi::REQUEST_TIMEOUT != 0, wr.timeout_ns) {
-            (false, 0) if !is_absolute => Ok(None),
-            (true, ns @ 1..) => Ok(Some(Self { ns, is_absolute })),
+            (false, 0) => Ok(None),
+            (true, ns @ 1..) => Ok(Some(Self { ns })),
             _ => Err(Refusal::Invalid),
         }
     }
@@ -146,7 +143,6 @@ impl TimeLimit {
     pub fn end(self, now: u64) -> u64 {
         match self.ns {
             abi::TIMEOUT_INFINITE => 0,
-            at if self.is_absolute => at,
             ns => now.saturating_add(ns),
         }
     }
@@ -180,7 +176,7 @@ struct Uses {
 /// Decodes the operation of `wr`, and returns the fields that it uses.
 #[inline(always)]
 fn operation(wr: &abi::Wr) -> Result<(Op, Uses), Refusal> {
-    const TIME: u16 = abi::REQUEST_TIMEOUT | abi::REQUEST_ABSOLUTE;
+    const TIME: u16 = abi::REQUEST_TIMEOUT;
     const ANY: u16 = abi::SEND_FENCE | abi::SEND_SIGNALED | TIME;
     const MESSAGE: u16 = ANY | abi::SEND_INLINE | abi::SEND_SOLICITED;
     let remote = |op| {
@@ -264,10 +260,9 @@ fn is_clean(wr: &abi::Wr, op: &Op, uses: &Uses) -> bool {
 #[allow(unreachable_pub)]
 #[inline(always)]
 pub fn is_plain(wr: &abi::Wr) -> bool {
-    const OTHER: u16 = abi::REQUEST_TIMEOUT | abi::REQUEST_ABSOLUTE;
     wr.num_sge == 1
         && wr.sge.buffer != 0
-        && wr.flags & OTHER == 0
+        && wr.flags & abi::REQUEST_TIMEOUT == 0
         && (wr.arg0 | wr.arg1 | wr.timeout_ns) == 0
         && operation(wr).is_ok_and(|(op, uses)| {
             let is_atomic = matches!(op, Op::Remote(_)) && uses.args > 0;

@@ -21,12 +21,11 @@
  *  - @timeout_ns of a command that waits (CONN_WAIT, GET_REQUEST, SUBMIT) is a number of
  *    nanoseconds from the start of the command, and that of a work request from its post. 0 leaves
  *    no time: a wait ends at once, and a work request is refused with EINVAL.
- *    RUST_ULP_TIMEOUT_INFINITE sets no limit. With the flag RUST_ULP_TIMEOUT_ABSOLUTE, or
- *    RUST_ULP_REQUEST_ABSOLUTE, it is a time of CLOCK_MONOTONIC. If the time runs out, a wait ends
- *    with ETIME, and a work request with RUST_ULP_WC_STATUS_TIMEOUT; ETIMEDOUT is of the network.
+ *    RUST_ULP_TIMEOUT_INFINITE sets no limit. If the time runs out, a wait ends with ETIME, and a
+ *    work request with RUST_ULP_WC_STATUS_TIMEOUT; ETIMEDOUT is of the network.
  *  - A signal ends a wait with EINTR. A command that has slept writes to @timeout_ns what is left
- *    of it, unless it is absolute or infinite. A caller that repeats the command with the same
- *    struct thus waits until the same time.
+ *    of it, unless it is infinite. A caller that repeats the command with the same struct thus
+ *    waits until the same time.
  *  - The kernel charges the memory cgroup of the caller for buffers, rings and the records of
  *    objects and requests, but not for what a driver allocates for an object: only the limits on
  *    objects and queue entries bound that.
@@ -130,9 +129,6 @@
 /* 0x45 to 0x4f: other commands of memory; 0x80 to 0x8f: RUST_ULP_URING_* */
 
 #define RUST_ULP_NAME_MAX	64	/* IB_DEVICE_NAME_MAX, including the NUL */
-
-/* rust_ulp_get_request.flags and rust_ulp_submit.flags */
-#define RUST_ULP_TIMEOUT_ABSOLUTE	(1U << 0)	/* @timeout_ns: CLOCK_MONOTONIC */
 
 /* A @timeout_ns: no limit. Signals, DESTROY and device removal end a wait. */
 #define RUST_ULP_TIMEOUT_INFINITE	0xffffffffffffffffULL
@@ -1590,7 +1586,6 @@ struct rust_ulp_listen {
 
 /**
  * struct rust_ulp_get_request - takes the oldest request of a listener
- * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE.
  * @listener: [in; handle] Listener.
  * @handle: [out; handle] The request. ACCEPT makes it a connection; DESTROY rejects it.
  * @timeout_ns: [in, out; ns] How long to wait; out: what is left.
@@ -1873,13 +1868,12 @@ struct rust_ulp_conn_query {
 #define RUST_ULP_WR_SEND_WITH_INV		9
 #define RUST_ULP_WR_RECV			128
 
-/* rust_ulp_wr.flags. RECV takes the last two only. */
+/* rust_ulp_wr.flags. RECV takes the last one only. */
 #define RUST_ULP_SEND_FENCE	(1U << 0)	/* waits for the reads and atomics before it */
 #define RUST_ULP_SEND_SIGNALED	(1U << 1)	/* generates a completion even if it succeeds */
 #define RUST_ULP_SEND_SOLICITED	(1U << 2)
 #define RUST_ULP_SEND_INLINE	(1U << 3)	/* SUBMIT copies the data */
 #define RUST_ULP_REQUEST_TIMEOUT	(1U << 4)	/* @timeout_ns limits the request */
-#define RUST_ULP_REQUEST_ABSOLUTE	(1U << 5)	/* then @timeout_ns: CLOCK_MONOTONIC */
 
 /**
  * struct rust_ulp_sge - describes one element, a range of local memory
@@ -1963,7 +1957,6 @@ struct rust_ulp_wr {
 
 /**
  * struct rust_ulp_submit - posts requests and waits for completions
- * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE; only with @cq.
  * @wrs: [in; address] Address of an array of @nr_wrs struct rust_ulp_wr.
  * @nr_wrs: [in; requests; 0 to 1024] Length of that array.
  * @wr_size: [in; bytes; 64 to 4096] sizeof(struct rust_ulp_wr), as the caller knows it.

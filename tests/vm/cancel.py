@@ -97,29 +97,20 @@ def test_deadline(r):
         ([(1, 0), (2, 0)], (0, 0), []),
     )
 
-    limit, absolute = N["REQUEST_TIMEOUT"], N["REQUEST_ABSOLUTE"]
-    for what, flags, ns in (
-        ("no time at all", limit, 0),
-        ("no time at all, absolute", limit | absolute, 0),
-        ("a time without its flag", 0, MS),
-        ("a time of the clock without its flag", absolute, MS),
-    ):
+    for what, flags, ns in (("no time at all", N["REQUEST_TIMEOUT"], 0), ("a time without its flag", 0, MS)):
         wr = send(a, 1, flags=flags)
         wr.timeout_ns = ns
         r.equal(what, error_of(a.file.submit, [wr]), "EINVAL")
     forever = [send(a, 1, timeout_ns=N["TIMEOUT_INFINITE"]), send(a, 2, timeout_ns=N["TIMEOUT_INFINITE"] - 1)]
-    forever[0].flags |= absolute
-    end = time.monotonic_ns() + 20 * MS
-    timed = [send(a, 3, timeout_ns=1), send(a, 4, timeout_ns=end), send(a, 5, timeout_ns=500 * MS)]
-    for wr in timed[:2]:
-        wr.flags |= absolute
+    timed = [send(a, 5, timeout_ns=500 * MS), send(a, 3, timeout_ns=1), send(a, 4, timeout_ns=20 * MS)]
+    begin = time.monotonic_ns()
     a.file.submit(forever + timed)
     r.equal(
-        "times of the clock, one of them over, come before a span that is longer",
+        "deadlines pass in their own order, whatever the order of the requests",
         said(a.cq.wait(3)),
         [(3, TIMEOUT), (4, TIMEOUT), (5, TIMEOUT)],
     )
-    r.check("the other not before", time.monotonic_ns() >= end)
+    r.check("the last one not before its time", time.monotonic_ns() >= begin + 500 * MS)
     r.equal("requests without an end wait", said(a.cq.reap()), [])
     b.file.submit([recv(b, i) for i in range(1, 6)])
     r.equal("and succeed", (said(a.cq.wait(2)), len(b.cq.wait(5)), drained(a)), ([(1, 0), (2, 0)], 5, (0, 0)))
@@ -176,16 +167,18 @@ def test_burst(r):
     depth, most = 4096, 64
     end, _ = pair(depth=depth, entries=2 * depth)
     when = time.monotonic_ns() + 2000 * ulp.PATIENCE * MS
-    wrs = [recv(end, 0, timeout_ns=when) for _ in range(depth)]
+    wrs = [recv(end, 0, timeout_ns=1) for _ in range(depth)]
     for i, wr in enumerate(wrs):
         wr.user_data = i
-        wr.flags |= N["REQUEST_ABSOLUTE"]
     softirqs = [f"events/irq/softirq_{what}/enable" for what in ("entry", "exit")]
     with tracing.Trace() as trace:
         for event in softirqs:
             tracing.write(event, "1")
         try:
             for first in range(0, depth, 128):
+                left = when - time.monotonic_ns()
+                for wr in wrs[first : first + 128]:
+                    wr.timeout_ns = left
                 end.file.submit(wrs[first : first + 128])
             in_time = time.monotonic_ns() < when
             got = said(end.cq.wait(depth, 60))
@@ -193,7 +186,7 @@ def test_burst(r):
             for event in softirqs:
                 tracing.write(event, "0")
     r.equal("all are posted before their deadline", in_time, True)
-    r.equal(f"{depth} receives time out, in order", got, [(i, TIMEOUT) for i in range(depth)])
+    r.equal(f"{depth} receives time out, each once", sorted(got), [(i, TIMEOUT) for i in range(depth)])
     counts, now = [], {}
     for record in trace.records():
         what, cpu = record["what"], record["cpu"]

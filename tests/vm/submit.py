@@ -222,7 +222,7 @@ def test_alike(r):
         "an address at the peer": {"remote_addr": 8},
         "a key of the peer": {"rkey": 8},
         "an argument": {"arg0": 1 << 40},
-        "a time without a timeout": {"flags": N["REQUEST_ABSOLUTE"]},
+        "a time without a timeout": {"timeout_ns": 1},
         "memory beyond the buffer": {"sge": beyond},
     }
     of_sends = {"a signal": {"flags": N["SEND_SIGNALED"]}, "immediate data": {"imm_data": 1}}

@@ -90,10 +90,6 @@ fn encode(request: &DecodedWr) -> abi::Wr {
         (request.solicited, abi::SEND_SOLICITED),
         (request.inline, abi::SEND_INLINE),
         (request.limit.is_some(), abi::REQUEST_TIMEOUT),
-        (
-            request.limit.is_some_and(|limit| limit.is_absolute),
-            abi::REQUEST_ABSOLUTE,
-        ),
     ] {
         if on {
             wr.flags |= flag;
@@ -189,7 +185,7 @@ fn plausible() -> impl Strategy<Value = abi::Wr> {
 /// What the header says of each opcode, written down once more: flags, remote memory, immediate
 /// data, arguments.
 fn allowed(opcode: u8) -> Option<(u16, bool, bool, u32)> {
-    let time = abi::REQUEST_TIMEOUT | abi::REQUEST_ABSOLUTE;
+    let time = abi::REQUEST_TIMEOUT;
     let any = abi::SEND_FENCE | abi::SEND_SIGNALED | time;
     let data = any | abi::SEND_INLINE | abi::SEND_SOLICITED;
     Some(match opcode {
@@ -215,12 +211,10 @@ fn expected(wr: &abi::Wr, limits: Limits) -> Vec<Refusal> {
         }];
     };
     let mut wrong = Vec::new();
-    let time = abi::REQUEST_TIMEOUT | abi::REQUEST_ABSOLUTE;
     let atomic = [abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD].contains(&wr.opcode);
     let no_sge = wr.sge.buffer == 0 && wr.sge.length == 0;
     let invalid = wr.flags & !flags != 0
         || (wr.flags & abi::REQUEST_TIMEOUT != 0) != (wr.timeout_ns != 0)
-        || wr.flags & time == abi::REQUEST_ABSOLUTE
         || wr.reserved != 0
         || !remote && (wr.remote_addr != 0 || wr.rkey != 0)
         || !imm && wr.imm_data != 0
@@ -245,14 +239,13 @@ fn expected(wr: &abi::Wr, limits: Limits) -> Vec<Refusal> {
 /// Whether a request takes the short way: nothing is wrong with it but its length, and it has one
 /// element in a buffer.
 fn takes_short_way(wr: &abi::Wr) -> bool {
-    let time = abi::REQUEST_TIMEOUT | abi::REQUEST_ABSOLUTE;
     let atomic = [abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD].contains(&wr.opcode);
     let wrong = expected(wr, LIMITS);
     wrong.iter().all(|refusal| *refusal == Refusal::TooLong)
         && !atomic
         && (wr.num_sge, wr.arg0, wr.arg1) == (1, 0, 0)
         && wr.sge.buffer != 0
-        && wr.flags & time == 0
+        && wr.flags & abi::REQUEST_TIMEOUT == 0
 }
 
 fn check(wr: &abi::Wr, limits: Limits) -> Result<(), TestCaseError> {

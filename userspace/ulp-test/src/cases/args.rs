@@ -203,13 +203,10 @@ fn probes() -> Vec<Probe> {
                 ..abi::Destroy::new()
             }))
         },
-        Probe {
-            flags: abi::TIMEOUT_ABSOLUTE,
-            ..probe!(Submit, |set| on_set(&abi::Submit {
-                cq: set.cq.handle,
-                ..abi::Submit::new()
-            }))
-        },
+        probe!(Submit, |set| on_set(&abi::Submit {
+            cq: set.cq.handle,
+            ..abi::Submit::new()
+        })),
         Probe {
             flags: abi::CANCEL_ALL,
             ..probe!(Cancel, |set| on_set(&abi::Cancel {

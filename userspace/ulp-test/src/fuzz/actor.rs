@@ -9,7 +9,6 @@ use crate::file::Command;
 use crate::sys::hostile::Epoll;
 use crate::sys::{abi, bytes, value, Area, Mapping, Place, Plain, Wild, PAGE};
 use nix::errno::Errno;
-use nix::time::{clock_gettime, ClockId};
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -69,13 +68,6 @@ pub struct Actor<'w> {
     pub doing: &'static str,
     /// When it began with that, or with the call after the last one.
     pub since: Instant,
-}
-
-/// The time of `CLOCK_MONOTONIC`.
-fn now_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
-        now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
-    })
 }
 
 /// What came of a command: its result, and its struct as it is afterwards.
@@ -362,7 +354,6 @@ impl<'w> Actor<'w> {
                 raw[at..at + 8].copy_from_slice(&word.to_ne_bytes());
             }
         };
-        // Of an absolute time nearly all the range is in the future.
         let wait = |wait: u64| wait % WAIT_NS;
         let address = |address: u64| {
             let own = self.args.has(address) || self.data.has(address) || self.is_shared(address);
@@ -411,16 +402,6 @@ impl<'w> Actor<'w> {
             0 => 0,
             1 => 1,
             _ => self.dice.below(8) as u64 * 1_000_000,
-        }
-    }
-
-    /// The flags and the `timeout_ns` of a command that waits so long: now and then a time of the
-    /// clock.
-    pub fn until(&mut self, wait: u64) -> (u32, u64) {
-        if self.dice.one_in(6) {
-            (abi::TIMEOUT_ABSOLUTE, now_ns().saturating_add(wait))
-        } else {
-            (0, wait)
         }
     }
 }

@@ -757,9 +757,6 @@ pub fn request(a: &mut Actor<'_>, open: &Open, at: usize) -> abi::Wr {
             1 => abi::TIMEOUT_INFINITE,
             _ => 1 << a.dice.below(26),
         };
-        if a.dice.one_in(4) {
-            wr.flags |= abi::REQUEST_ABSOLUTE;
-        }
     }
     match a.odd(12) {
         0 => {
@@ -824,7 +821,7 @@ fn submit(a: &mut Actor<'_>) {
     let (nr_wrs, wr_size) = requests(a, &open, PAGE);
     let in_shared = a.dice.one_in(8);
     let waits = a.dice.one_in(4);
-    let mut arg = abi::Submit {
+    let arg = abi::Submit {
         wrs: if in_shared {
             a.world.shared.at(0)
         } else {
@@ -837,9 +834,6 @@ fn submit(a: &mut Actor<'_>) {
         timeout_ns: if waits { a.wait() } else { 0 },
         ..abi::Submit::new()
     };
-    if waits {
-        (arg.flags, arg.timeout_ns) = a.until(arg.timeout_ns);
-    }
     let (result, out) = a.cmd(&open, arg);
     let stopped = Errno::from_raw(out.stop_error.saturating_neg());
     let fits = match result {
@@ -1379,11 +1373,9 @@ fn listen(a: &mut Actor<'_>) {
 }
 
 fn take_request(a: &mut Actor<'_>, open: &Open, listener: u32, wait: u64) -> Option<Object> {
-    let (flags, timeout_ns) = a.until(wait);
     let arg = abi::GetRequest {
-        flags,
         listener,
-        timeout_ns,
+        timeout_ns: wait,
         ..abi::GetRequest::new()
     };
     a.create(open, arg, |out| object(Kind::Request, out.handle))
