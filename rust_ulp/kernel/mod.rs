@@ -27,7 +27,6 @@ pub(crate) mod task;
 pub(crate) mod timer;
 pub(crate) mod tracepoint;
 pub(crate) mod uring;
-pub(crate) mod wakeup;
 pub(crate) mod workqueue;
 #[macro_use]
 pub(crate) mod user;

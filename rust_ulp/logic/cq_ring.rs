@@ -15,7 +15,7 @@
 //! the protocol. The host tests compile them for threads of loom.
 
 use super::{
-    poller::{Poller, SharedState},
+    poller::{Pollers, SharedState},
     ring::{Producer, SharedIndex}, //
 };
 use core::ops::ControlFlow::{self, Break, Continue};
@@ -136,7 +136,7 @@ pub trait CqRing: Sized {
     type Word: SharedIndex;
     /// An eventfd.
     type EventFd;
-    /// The state of the thread that polls the device's queue.
+    /// The state of the threads that poll the device's queue.
     type Polls: SharedState;
     /// The lock of the state, while it is held.
     type Guard<'a>: core::ops::DerefMut<Target = State<Self>>
@@ -163,29 +163,24 @@ pub trait CqRing: Sized {
     /// Wakes the threads that wait for entries.
     fn wake_waiters(&self);
 
+    /// Wakes one of them.
+    fn wake_waiter(&self);
+
     /// Adds one to an eventfd.
     fn signal(eventfd: &Self::EventFd);
 
     /// Returns whether the device's queue has failed.
     fn has_failed(&self) -> bool;
 
-    /// Returns how often [`Self::wake_waiters`] was called.
+    /// Returns how often [`Self::wake_waiters`] and [`Self::wake_waiter`] were called.
     fn wakeups(&self) -> u64;
 
     /// Sleeps until [`Self::wakeups`] is no longer `seen`, at most `millis`; may wake spuriously.
     /// Returns `false` when a signal came.
     fn sleep(&self, seen: u64, millis: u32) -> bool;
 
-    /// Returns the thread that polls the device's queue.
-    fn poller(&self) -> &Poller<Self::Polls>;
-
-    /// Forgets what has called or woken the thread that polls.
-    fn forget_calls(&self);
-
-    /// Sleeps, at most `millis`, as the thread that polls, until it is called or
-    /// [`Self::wake_waiters`] is. Either, since the last sleep or [`Self::forget_calls`], ends it
-    /// at once. Returns `false` when a signal came.
-    fn sleep_polling(&self, millis: u32) -> bool;
+    /// Returns the threads that poll the device's queue.
+    fn pollers(&self) -> &Pollers<Self::Polls>;
 
     /// Traces an entry that became the one before `tail`; `wake` says whether it woke waiters.
     fn trace(&self, entry: &Self::Entry, tail: u32, unread: u32, wake: bool);
@@ -328,28 +323,27 @@ pub trait CqRing: Sized {
         (state.look(self.header()), state.reserved)
     }
 
+    /// Calls the threads that wait: the device's queue has completions, and is not armed. Returns
+    /// whether one of them will poll and arm it.
+    fn call_waiter(&self) -> bool {
+        let is_called = self.pollers().call();
+        if is_called {
+            self.wake_waiter();
+        }
+        is_called
+    }
+
     /// Waits until `min` entries are unread, and returns how many are; `left_ns` returns the time
     /// that is left. Sleeps.
+    ///
+    /// Of a thread that [`Self::pollers`] has, `poll` polls the device's queue for a while, or does
+    /// nothing, and leaves it as armed as it was. `serve` polls it until it is empty, and arms it.
+    /// Both put what has completed into the ring.
     ///
     /// Fails with [`Failure::TimedOut`] when the time runs out, with [`Failure::Interrupted`] when
     /// a signal arrives, with [`Failure::QueueFailed`] when the device's queue has failed, and with
     /// the argument of [`Self::end_all`].
-    fn wait_until(&self, min: u32, left_ns: impl Fn() -> u64) -> Result<u32, Self::Error> {
-        loop {
-            // Before the look at the ring: a wake-up after that look ends the sleep.
-            let seen = self.wakeups();
-            match self.before_sleep(min, &left_ns)? {
-                Break(unread) => return Ok(unread),
-                Continue(millis) if self.sleep(seen, millis) => (),
-                Continue(_) => return Err(Failure::Interrupted.into()),
-            }
-        }
-    }
-
-    /// Waits as [`Self::wait_until`] does, in the thread that polls the device's queue. `poll`
-    /// polls it for a while, or does nothing, and leaves it as armed as it was. `serve` polls it
-    /// until it is empty, and arms it. Both put what has completed into the ring.
-    fn wait_polling(
+    fn wait_until(
         &self,
         min: u32,
         left_ns: impl Fn() -> u64,
@@ -358,14 +352,14 @@ pub trait CqRing: Sized {
     ) -> Result<u32, Self::Error> {
         loop {
             poll();
-            // What was told before this is seen below.
-            self.forget_calls();
-            if self.poller().take() {
+            // Before the look at the calls and the ring: a wake-up after that look ends the sleep.
+            let seen = self.wakeups();
+            if self.pollers().take() {
                 serve();
             }
             match self.before_sleep(min, &left_ns)? {
                 Break(unread) => return Ok(unread),
-                Continue(millis) if self.sleep_polling(millis) => (),
+                Continue(millis) if self.sleep(seen, millis) => (),
                 Continue(_) => return Err(Failure::Interrupted.into()),
             }
         }

@@ -1,64 +1,71 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The thread that polls a device's completion queue while it waits, in place of a worker.
+//! The threads that poll a device's completion queue while they wait, in place of a worker.
 //!
-//! A completion queue that is armed calls its handler once. The handler calls the thread, if there
-//! is one, else the worker. The called one polls until the queue is empty, and arms it. A thread
-//! that ends while it is called still does that: no call is lost.
+//! A completion queue that is armed calls its handler once. If threads wait, the handler calls
+//! them, and wakes one; else it calls the worker. The thread that takes the call polls until the
+//! queue is empty, and arms it. A thread that stops to wait takes a call that no other one has
+//! taken: no call is lost.
 
-/// The state of a [`Poller`], changed with full ordering: what the device wrote before a call is
-/// seen after it is taken.
+/// The state of [`Pollers`].
 #[allow(unreachable_pub)]
 pub trait SharedState {
-    /// Stores `value`, and returns the value before.
-    fn swap(&self, value: u32) -> u32;
-    /// Stores `to` if the value is `from`, and returns whether it was.
+    /// Returns the value, without ordering.
+    fn load(&self) -> u32;
+    /// Stores `to` if the value is `from`, with full ordering, and returns whether it was: what the
+    /// device wrote before a call is seen after it is taken.
     fn replace(&self, from: u32, to: u32) -> bool;
-    /// Returns whether the value is `value`, without ordering.
-    fn is(&self, value: u32) -> bool;
 }
 
-/// There is no thread.
-const ABSENT: u32 = 0;
-/// There is a thread.
-const PRESENT: u32 = 1;
-/// The thread was called, and has not taken the call.
-const CALLED: u32 = 2;
+/// The threads were called, and none has taken the call.
+const CALLED: u32 = 1;
+/// A thread that waits.
+const THREAD: u32 = 2;
 
-/// The thread that polls.
+/// The threads that wait for a queue and poll it.
 #[allow(unreachable_pub)]
-pub struct Poller<S>(S);
+pub struct Pollers<S>(S);
 
 #[allow(unreachable_pub)]
-impl<S: SharedState> Poller<S> {
-    /// Makes one without a thread. The value of `state` is 0.
+impl<S: SharedState> Pollers<S> {
+    /// Makes a value without threads. The value of `state` is 0.
     pub const fn new(state: S) -> Self {
         Self(state)
     }
 
-    /// Makes the caller the thread that polls. Returns `false` when another one is.
+    /// Changes the state to what `change` returns, and returns the state before; [`None`] when
+    /// `change` does.
+    fn update(&self, change: impl Fn(u32) -> Option<u32>) -> Option<u32> {
+        loop {
+            let from = self.0.load();
+            if self.0.replace(from, change(from)?) {
+                return Some(from);
+            }
+        }
+    }
+
+    /// Adds the calling thread. Returns whether it is the only one.
     pub fn begin(&self) -> bool {
-        self.0.replace(ABSENT, PRESENT)
+        self.update(|state| Some(state.saturating_add(THREAD)))
+            .is_some_and(|before| before < THREAD)
     }
 
-    /// Returns whether there may be a thread.
-    pub fn is_present(&self) -> bool {
-        !self.0.is(ABSENT)
-    }
-
-    /// Calls the thread, which must then be woken. Returns `false` when there is none.
+    /// Calls the threads, one of which must then be woken. Returns `false` when there is none.
     pub fn call(&self) -> bool {
-        // The second one orders this call before the thread takes the one before.
-        self.0.replace(PRESENT, CALLED) || self.0.replace(CALLED, CALLED)
+        self.update(|state| (state >= THREAD).then_some(state | CALLED))
+            .is_some()
     }
 
     /// Takes the call: the thread polls the queue and arms it. Returns `false` when there is none.
     pub fn take(&self) -> bool {
-        self.0.swap(PRESENT) == CALLED
+        self.update(|state| (state & CALLED != 0).then_some(state & !CALLED))
+            .is_some()
     }
 
-    /// Ends the thread's polling. Returns whether it was called, and must poll once more.
+    /// Removes the calling thread. Returns whether there is a call, which it takes: it must poll
+    /// once more.
     pub fn end(&self) -> bool {
-        self.0.swap(ABSENT) == CALLED
+        self.update(|state| Some(state.saturating_sub(THREAD) & !CALLED))
+            .is_some_and(|before| before & CALLED != 0)
     }
 }

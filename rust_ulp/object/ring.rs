@@ -27,8 +27,7 @@ use crate::{
             Word, //
         },
         task,
-        timer::now_ns,
-        wakeup::Wakeup, //
+        timer::now_ns, //
     },
     logic::{
         cq_ring::{
@@ -38,7 +37,7 @@ use crate::{
             State, //
         },
         poller::{
-            Poller,
+            Pollers,
             SharedState, //
         },
         ring::SharedIndex, //
@@ -83,16 +82,12 @@ impl SharedIndex for Word {
 }
 
 impl SharedState for Atomic<u32> {
-    fn swap(&self, value: u32) -> u32 {
-        self.xchg(value, Full)
+    fn load(&self) -> u32 {
+        Self::load(self, Relaxed)
     }
 
     fn replace(&self, from: u32, to: u32) -> bool {
         self.cmpxchg(from, to, Full).is_ok()
-    }
-
-    fn is(&self, value: u32) -> bool {
-        self.load(Relaxed) == value
     }
 }
 
@@ -130,7 +125,7 @@ pub(crate) struct Ring {
     /// The bytes of an entry, as user space knows it: a multiple of 8, at most the size of
     /// [`abi::Cqe`].
     entry_size: u32,
-    /// How long the thread that polls the device's queue does so before it sleeps.
+    /// How long a thread polls the device's queue before it sleeps.
     busy_poll_us: u32,
     /// Lock order: after `rdma::Queue::lists`, before `FileEvents::log` and wait queues. Held while
     /// the eventfd is signaled.
@@ -141,11 +136,8 @@ pub(crate) struct Ring {
     wakeups: SpinLockIrq<u64>,
     #[pin]
     waiters: CondVar,
-    /// The thread that polls the device's queue while it waits.
-    poller: Poller<Atomic<u32>>,
-    /// Wakes that thread, in place of `waiters`.
-    #[pin]
-    called: Wakeup,
+    /// Those of them that poll the device's queue.
+    pollers: Pollers<Atomic<u32>>,
     /// Events of the device's queue, seen in any context.
     failed: Atomic<u32>,
     file: Arc<FileEvents>,
@@ -162,11 +154,7 @@ impl rdma::cq::Handler for Ring {
     }
 
     fn completion(&self) -> bool {
-        let called = self.poller.call();
-        if called {
-            self.called.wake();
-        }
-        called
+        self.call_waiter()
     }
 }
 
@@ -198,15 +186,13 @@ impl CqRing for Ring {
     }
 
     fn wake_waiters(&self) {
-        {
-            let mut wakeups = self.wakeups.lock();
-            *wakeups = wakeups.wrapping_add(1);
-        }
+        self.count_wakeup();
         self.waiters.notify_all();
-        // A thread that began to wait later looks at the ring first.
-        if self.poller.is_present() {
-            self.called.wake();
-        }
+    }
+
+    fn wake_waiter(&self) {
+        self.count_wakeup();
+        self.waiters.notify_one();
     }
 
     fn signal(eventfd: &EventFd) {
@@ -231,16 +217,8 @@ impl CqRing for Ring {
         !matches!(result, CondVarTimeoutResult::Signal { .. })
     }
 
-    fn poller(&self) -> &Poller<Atomic<u32>> {
-        &self.poller
-    }
-
-    fn forget_calls(&self) {
-        self.called.reset();
-    }
-
-    fn sleep_polling(&self, millis: u32) -> bool {
-        self.called.sleep(msecs_to_jiffies(millis).max(1))
+    fn pollers(&self) -> &Pollers<Atomic<u32>> {
+        &self.pollers
     }
 
     fn trace(&self, cqe: &abi::Cqe, tail: u32, unread: u32, wake: bool) {
@@ -290,8 +268,7 @@ impl Ring {
                 state <- new_spinlock_bh!(state, "rust_ulp::Ring::state"),
                 wakeups <- new_spinlock_irq!(0, "rust_ulp::Ring::wakeups"),
                 waiters <- new_condvar!("rust_ulp::Ring::waiters"),
-                poller: Poller::new(Atomic::new(0)),
-                called <- Wakeup::new(),
+                pollers: Pollers::new(Atomic::new(0)),
                 failed: Atomic::new(0),
                 file,
             }),
@@ -341,7 +318,12 @@ impl Ring {
     /// [`etime`] when the time runs out, [`EINTR`] when a signal comes, [`EIO`] when the device's
     /// queue has failed, and the error that [`Self::close`] was told.
     pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result<u32> {
-        self.wait_until(min, || deadline.left_ns())
+        self.wait_until(min, || deadline.left_ns(), || (), || ())
+    }
+
+    fn count_wakeup(&self) {
+        let mut wakeups = self.wakeups.lock();
+        *wakeups = wakeups.wrapping_add(1);
     }
 
     /// Returns how many entries are unread if there are `min`. Fails as [`Self::wait`] does, but for
@@ -355,24 +337,22 @@ impl Ring {
         }
     }
 
-    /// Waits as [`Self::wait`] does, and polls the device's queue `cq` meanwhile. Sleeps. Another
-    /// thread that does so at the same time polls for both.
+    /// Waits as [`Self::wait`] does, and polls the device's queue `cq` meanwhile. Sleeps. Of
+    /// several threads that do so at the same time, any one polls for all.
     pub(super) fn wait_serving(
         &self,
         min: u32,
         deadline: &Deadline,
         cq: &rdma::cq::Cq,
     ) -> Result<u32> {
-        if !self.poller.begin() {
-            return self.wait(min, deadline);
-        }
-        let result = self.wait_polling(
-            min,
-            || deadline.left_ns(),
-            || self.busy_poll(min, deadline, cq),
-            || cq.serve(),
-        );
-        if self.poller.end() {
+        let is_first = self.pollers.begin();
+        let poll = || {
+            if is_first {
+                self.busy_poll(min, deadline, cq);
+            }
+        };
+        let result = self.wait_until(min, || deadline.left_ns(), poll, || cq.serve());
+        if self.pollers.end() {
             cq.serve();
         }
         result

@@ -7,7 +7,7 @@
 //! that they test it.
 
 use crate::logic::cq_ring::{CqRing, Failure, Header, State};
-use crate::logic::poller::{Poller, SharedState};
+use crate::logic::poller::{Pollers, SharedState};
 use crate::logic::ring::{Consumer, SharedIndex};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{fence, AtomicU32, Ordering};
@@ -37,8 +37,6 @@ enum Flaw {
     Called,
     /// The last poll of a thread that ends while it is called.
     LastPoll,
-    /// The calls since the thread looked, which it forgets too late.
-    Forgotten,
     /// The lock of those that poll the device's queue.
     Order,
 }
@@ -64,6 +62,11 @@ impl WaitQueue {
         self.woken.notify_all();
     }
 
+    fn notify_one(&self) {
+        *self.wakeups.lock().unwrap() += 1;
+        self.woken.notify_one();
+    }
+
     /// Puts the caller into the queue: later wake-ups wake it.
     fn prepare(&self) -> u32 {
         *self.wakeups.lock().unwrap()
@@ -75,38 +78,6 @@ impl WaitQueue {
         while *wakeups == prepared {
             wakeups = self.woken.wait(wakeups).unwrap();
         }
-    }
-}
-
-/// What the thread that polls sleeps on: it counts the wake-ups.
-struct Wakeup {
-    count: loom::sync::Mutex<u32>,
-    woken: loom::sync::Condvar,
-}
-
-impl Wakeup {
-    fn new() -> Self {
-        Self {
-            count: loom::sync::Mutex::new(0),
-            woken: loom::sync::Condvar::new(),
-        }
-    }
-
-    fn wake(&self) {
-        *self.count.lock().unwrap() += 1;
-        self.woken.notify_all();
-    }
-
-    fn forget(&self) {
-        *self.count.lock().unwrap() = 0;
-    }
-
-    fn sleep(&self) {
-        let mut count = self.count.lock().unwrap();
-        while *count == 0 {
-            count = self.woken.wait(count).unwrap();
-        }
-        *count -= 1;
     }
 }
 
@@ -177,11 +148,8 @@ impl SharedIndex for Word {
 }
 
 impl SharedState for AtomicU32 {
-    fn swap(&self, value: u32) -> u32 {
-        fence(Ordering::SeqCst);
-        let before = Self::swap(self, value, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
-        before
+    fn load(&self) -> u32 {
+        Self::load(self, Ordering::Relaxed)
     }
 
     fn replace(&self, from: u32, to: u32) -> bool {
@@ -189,10 +157,6 @@ impl SharedState for AtomicU32 {
         let before = self.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         before.is_ok()
-    }
-
-    fn is(&self, value: u32) -> bool {
-        self.load(Ordering::Relaxed) == value
     }
 }
 
@@ -217,8 +181,7 @@ struct Ring {
     header: Header<Word>,
     state: loom::sync::Mutex<State<Ring>>,
     waiters: WaitQueue,
-    poller: Poller<AtomicU32>,
-    called: Wakeup,
+    pollers: Pollers<AtomicU32>,
     failed: AtomicU32,
 }
 
@@ -306,8 +269,11 @@ impl CqRing for Ring {
         if self.flaw != Flaw::Wakeup {
             self.waiters.notify_all();
         }
-        if self.poller.is_present() {
-            self.called.wake();
+    }
+
+    fn wake_waiter(&self) {
+        if self.flaw != Flaw::Called {
+            self.waiters.notify_one();
         }
     }
 
@@ -332,22 +298,8 @@ impl CqRing for Ring {
         true
     }
 
-    fn poller(&self) -> &Poller<AtomicU32> {
-        &self.poller
-    }
-
-    fn forget_calls(&self) {
-        if self.flaw != Flaw::Forgotten {
-            self.called.forget();
-        }
-    }
-
-    fn sleep_polling(&self, _millis: u32) -> bool {
-        if self.flaw == Flaw::Forgotten {
-            self.called.forget();
-        }
-        self.called.sleep();
-        true
+    fn pollers(&self) -> &Pollers<AtomicU32> {
+        &self.pollers
     }
 
     fn trace(&self, _entry: &u64, _tail: u32, _unread: u32, _wake: bool) {}
@@ -366,31 +318,28 @@ impl Ring {
             },
             state: loom::sync::Mutex::new(State::new(entries)),
             waiters: WaitQueue::new(),
-            poller: Poller::new(AtomicU32::new(0)),
-            called: Wakeup::new(),
+            pollers: Pollers::new(AtomicU32::new(0)),
             failed: AtomicU32::new(0),
         }
     }
 
     fn wait(&self, min: u32) -> Result<(), Failure> {
-        self.wait_until(min, || u64::MAX).map(drop)
+        self.wait_until(min, || u64::MAX, || (), || ()).map(drop)
     }
 
     /// As `wait_serving` of object/ring.rs, with the device's queue; `is_busy` says whether the
     /// thread polls it before it sleeps.
     fn wait_serving(&self, min: u32, device: &DeviceQueue, is_busy: bool) -> Result<(), Failure> {
-        if !self.poller.begin() {
-            return self.wait(min);
-        }
+        let is_first = self.pollers.begin();
         let poll = || {
-            if is_busy {
+            if is_busy && is_first {
                 device.process(self);
             }
         };
         let result = self
-            .wait_polling(min, || u64::MAX, poll, || device.serve(self))
+            .wait_until(min, || u64::MAX, poll, || device.serve(self))
             .map(drop);
-        if self.poller.end() && self.flaw != Flaw::LastPoll {
+        if self.pollers.end() && self.flaw != Flaw::LastPoll {
             device.serve(self);
         }
         result
@@ -421,11 +370,9 @@ impl DeviceQueue {
         if self.armed.swap(0, Ordering::SeqCst) == 0 {
             return;
         }
-        if !ring.poller.call() {
+        if !ring.call_waiter() {
             // The worker.
             self.serve(ring);
-        } else if ring.flaw != Flaw::Called {
-            ring.called.wake();
         }
     }
 
@@ -587,7 +534,7 @@ fn serves_and_takes(count: u64, is_busy: bool, flaw: Flaw) {
     });
 }
 
-/// Of two threads that wait, the one that polls has enough before the other.
+/// Of two threads that wait, one has enough before the other.
 fn serves_another(flaw: Flaw) {
     check(move || {
         let (ring, queue) = (ring(2, flaw), DeviceQueue::new());
@@ -678,9 +625,7 @@ const SCENARIOS: [(&str, fn()); 23] = [
     ("serves busily", || serves_and_takes(2, true, Flaw::Nothing)),
     ("serves another", || serves_another(Flaw::Nothing)),
     ("without call", || serves_and_takes(2, false, Flaw::Called)),
-    ("forgotten late", || {
-        serves_and_takes(1, false, Flaw::Forgotten)
-    }),
+    ("called unseen", || serves_and_takes(1, false, Flaw::Seen)),
     ("without last poll", || serves_another(Flaw::LastPoll)),
     ("serves twice", || serves_twice_at_once(Flaw::Nothing)),
     ("without order", || serves_twice_at_once(Flaw::Order)),
@@ -763,8 +708,8 @@ fn a_waiter_that_polls_gets_all() {
 
 /// A call that comes after the look at the ring ends the sleep.
 #[test]
-fn calls_are_forgotten_before_the_look() {
-    hangs("forgotten late");
+fn calls_count_as_wakeups() {
+    hangs("called unseen");
 }
 
 /// It has its entry from the worker, and was called for the other's since.
