@@ -212,7 +212,8 @@ mod tests {
         let _nobody = charge(None, 4, 2000)?;
         assert_eq!(users.list.lock().keys().count(), 2);
         drop(first);
-        assert!(users.list.lock().get(&7).map(|user| (user.objects, user.bytes)) == Some((1, 24)));
+        let left = users.list.lock().get(&7).copied().unwrap_or_default();
+        assert_eq!((left.objects, left.bytes), (1, 24));
         drop(other);
         drop(second);
         assert!(users.list.lock().is_empty());

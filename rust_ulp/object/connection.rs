@@ -762,7 +762,8 @@ impl Connection {
         let param = self.take_request(claim, param)?;
         self.user_data.store(user_data, Relaxed);
         let agreed = match place.as_ref() {
-            Some(id) => (id.set_min_rnr_timer(param.min_rnr_timer))
+            Some(id) => id
+                .set_min_rnr_timer(param.min_rnr_timer)
                 .and_then(|()| bring_up(id, &qp, &param)),
             None => Err(econnreset()),
         };
