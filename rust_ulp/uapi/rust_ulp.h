@@ -1702,8 +1702,7 @@ struct rust_ulp_reject {
  *  ERANGE      a parameter is outside its range, or exceeds the device's reads and atomics
  *  EMSGSIZE    @private_len exceeds 56
  *  EOPNOTSUPP  the queue pair is not RC
- *  EPROTO      the queue pair is neither in RESET nor in INIT, or the peer's Target ACK Delay makes the
- *              timewait state longer than 16 s
+ *  EPROTO      the queue pair is neither in RESET nor in INIT
  *  EISCONN     the queue pair has a connection
  *  ENOENT, EBADFD, EMFILE, EDQUOT, ENOMEM  a shared cause
  */
@@ -1745,7 +1744,8 @@ struct rust_ulp_connect {
  *              peer called REJECT)
  *  ECONNRESET  the peer ended while the connection was established
  *  ETIMEDOUT   the peer does not answer: the time of the connection manager ran out
- *  EPROTO      the peer answered with an MTU that is not defined
+ *  EPROTO      the peer answered with an MTU that is not defined, or with a Target ACK Delay that
+ *              makes the timewait state longer than 16 s
  *  ETIME       the time ran out; the attempt goes on
  *  EINTR       a signal arrived; the attempt goes on
  *  ENOENT      the file has no such handle, or another thread destroyed the connection during the

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What happens to open files when the device, or the process, goes away.
 
-    lifetime.py idle|waiter|spin|destroy|ended|drain|reset|attach|flight|peer|load|netdev|mapping|kill
+    lifetime.py idle|waiter|busy|destroy|ended|drain|reset|attach|flight|peer|load|netdev|mapping|kill
 
 Expects the module and two hosts; `rxe1`, `rxe2` or a netdev may be gone when it
 returns. Prints KTAP.

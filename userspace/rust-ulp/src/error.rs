@@ -679,7 +679,6 @@ fn errno_hint(errno: i32) -> &'static str {
             "the request has more bytes than a message (2^31), a datagram (PortInfo::active_mtu) or inline data \
              (QpCaps::max_inline) may have: split it"
         }
-        libc::ENOBUFS => "no buffer is left: provide buffers, and start the stream again",
         libc::ENOENT => {
             "no such object, port, GID or P_Key that this process may use: an object was destroyed, or belongs \
              to another Device"

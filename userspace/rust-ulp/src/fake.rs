@@ -30,7 +30,6 @@ const ADDRESS: u64 = 0x7000_0000_0000;
 const PAGE: u64 = 4096;
 /// `IB_WC_WR_FLUSH_ERR`.
 const FLUSHED: u16 = 5;
-/// The flags of a grant that ends with its use.
 /// 512 pages.
 const KEY_BYTES: u64 = 2 << 20;
 

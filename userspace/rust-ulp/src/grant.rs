@@ -62,7 +62,8 @@ impl GrantOptions {
     }
 
     /// As [`Self::bound_to`], and also ends when a send of the peer invalidates the key
-    /// ([`Send::invalidate`](crate::Send::invalidate)).
+    /// ([`Send::invalidate`](crate::Send::invalidate)). The peer's device must have that request:
+    /// today, Soft-RoCE has it.
     /// [`EventKind::GrantEnded`](crate::EventKind::GrantEnded) reports when the peer can no longer
     /// access the memory.
     #[doc(alias = "RUST_ULP_GRANT_ONE_SHOT_INV")]

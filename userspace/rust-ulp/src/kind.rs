@@ -82,7 +82,7 @@ impl ErrorKind {
             libc::ENOENT => Self::NotFound,
             libc::EACCES | libc::EPERM => Self::PermissionDenied,
             libc::EAGAIN => Self::WouldBlock,
-            libc::ENOBUFS | libc::ENOMEM => Self::OutOfMemory,
+            libc::ENOMEM => Self::OutOfMemory,
             libc::EDQUOT | libc::EMFILE | libc::ENFILE => Self::LimitReached,
             libc::EBUSY => Self::Busy,
             libc::ETIME | libc::ETIMEDOUT => Self::TimedOut,

@@ -32,11 +32,11 @@
 //!
 //! # Thread safety
 //!
-//! Every type is `Send` and `Sync`. Posting to one [`Qp`] from several threads is allowed: each
-//! call is posted as a whole, in the order in which the kernel takes them. Clones of a [`Cq`] share
-//! one ring: several threads may reap it, and each completion goes to one of them. A [`Buffer`] may
-//! be read and written by several threads and by peers at the same time; what that gives is said
-//! there.
+//! Every type is `Send` and `Sync`. Posting to one [`Qp`] from several threads is allowed: the
+//! requests of a call are posted in their order, up to the first one that is refused. Clones of a
+//! [`Cq`] share one ring: several threads may reap it, and each completion goes to one of them. A
+//! [`Buffer`] may be read and written by several threads and by peers at the same time; what that
+//! gives is said there.
 //!
 //! # Resource cleanup
 //!
@@ -88,11 +88,11 @@
 //! | datagrams | [`SendTo`] a [`Destination`] behind an [`AddressHandle`]; [`Qp::received`] finds payload and sender, [`Qp::reply_to`] the way back |
 //! | posting | [`Qp::post`]; deadlines on every request ([`Send::timeout`]), [`Qp::cancel`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
 //! | receiving | [`Recv`] per queue pair, or an [`Srq`] that many share |
-//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] or the file of a [`Device`] for `poll` and `epoll`; `MultiQueue`, a queue pair and a completion thread for each processor |
+//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] for `poll` and `epoll`; `MultiQueue`, a queue pair and a completion thread for each processor |
 //! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager, with [`cm::Pending`] when nobody waits; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
 //! | tasks | completions, events, requests, connecting and byte streams as futures and streams, with `tokio` or `smol` |
-//! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, with keys that change, for one peer or one use |
+//! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, which can end with a queue pair or when the peer invalidates the key |
 //! | | [`Pool`] of pieces that come back when their request has completed; [`stream`] of bytes through a ring of the peer's |
 //!
 //! Of the programs in `examples/`, begin with `rdma_write`, one write over TCP parameters. Then comes
