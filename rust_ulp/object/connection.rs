@@ -527,6 +527,10 @@ impl Connection {
     /// Sends the connection request. Sleeps.
     fn request(&self, id: &cm::LockedId<'_>) -> Result {
         let progress = self.progress.lock();
+        if let Some(err) = progress.closed {
+            // `end` may have taken the queue pair since the event was looked at.
+            return Err(err);
+        }
         let connect = *progress.connect.as_ref().ok_or(EINVAL)?;
         let qp_num = progress.number();
         drop(progress);
@@ -542,7 +546,10 @@ impl Connection {
         };
         id.connect(&parameters, connect.private.bytes())?;
         // The answer cannot have been noted: its handler waits for this one.
-        self.progress.lock().stage = Stage::Connect;
+        let mut progress = self.progress.lock();
+        if progress.closed.is_none() {
+            progress.stage = Stage::Connect;
+        }
         Ok(())
     }
 
@@ -731,7 +738,8 @@ impl Connection {
     fn give_up(&self, id: &mut Option<cm::OwnedId<Self>>, err: Error) -> Error {
         let mut progress = self.progress.lock();
         // No event moves a failed attempt to another stage.
-        let err = progress.stage.explain(err);
+        // What the handler has noted came first.
+        let err = progress.stage.explain(progress.failure.unwrap_or(err));
         progress.failure = Some(err);
         let claim = progress.qp.take();
         drop(progress);
@@ -830,6 +838,9 @@ impl Connection {
             None => Stage::Requested,
             Some(_) => Stage::Failed,
         };
+        drop(progress);
+        // CONN_WAIT may have seen the attempt.
+        self.changed.notify_all();
     }
 
     /// Rejects the request. Sleeps.
