@@ -2,6 +2,7 @@
 /*
  * The verbs: devices, queues, memory regions, addresses. See helpers.h.
  */
+#include <linux/completion.h>
 #include <linux/rcupdate.h>
 #include <rdma/ib_addr.h>
 #include <rdma/ib_cache.h>
@@ -277,11 +278,24 @@ static void rust_ulp_drain_done(struct ib_cq *cq, struct ib_wc *wc)
 }
 
 /*
+ * Waits for the last request of a queue. A device that fails while the request is posted completes
+ * it for who polls, but may not report that (hw/mlx5/main.c:mlx5_ib_handle_internal_error() looks
+ * for requests once). And a thread that was woken to poll may get no CPU. So the work polls, too.
+ */
+static void rust_ulp_wait_drained(struct completion *done,
+				  struct work_struct *work, bool softirq)
+{
+	while (!wait_for_completion_timeout(done, HZ / 10))
+		rust_ulp_h_queue_cq_work(work, softirq);
+}
+
+/*
  * Waits until all requests in the send queue of a queue pair in ERR are handled: posts another one,
  * and waits for its completion. UD has no RDMA write, which other types post; its request goes to
- * @ah.
+ * @ah. @work polls the completion queue, in a softirq if @softirq is set.
  */
-int rust_ulp_h_drain_sq(struct ib_qp *qp, struct ib_ah *ah)
+int rust_ulp_h_drain_sq(struct ib_qp *qp, struct ib_ah *ah,
+			struct work_struct *work, bool softirq)
 {
 	struct rust_ulp_drain_cqe drain = { .cqe.done = rust_ulp_drain_done };
 	union {
@@ -302,12 +316,13 @@ int rust_ulp_h_drain_sq(struct ib_qp *qp, struct ib_ah *ah)
 	err = ib_post_send(qp, &last.wr, NULL);
 	if (err)
 		return err;
-	wait_for_completion(&drain.done);
+	rust_ulp_wait_drained(&drain.done, work, softirq);
 	return 0;
 }
 
 /* As rust_ulp_h_drain_sq(), for the receive queue. */
-int rust_ulp_h_drain_rq(struct ib_qp *qp)
+int rust_ulp_h_drain_rq(struct ib_qp *qp, struct work_struct *work,
+			bool softirq)
 {
 	struct rust_ulp_drain_cqe drain = { .cqe.done = rust_ulp_drain_done };
 	struct ib_recv_wr last = { .wr_cqe = &drain.cqe };
@@ -317,7 +332,7 @@ int rust_ulp_h_drain_rq(struct ib_qp *qp)
 	err = ib_post_recv(qp, &last, NULL);
 	if (err)
 		return err;
-	wait_for_completion(&drain.done);
+	rust_ulp_wait_drained(&drain.done, work, softirq);
 	return 0;
 }
 

@@ -2,10 +2,7 @@
 /*
  * Locks, counters, work, tasks and namespaces. See helpers.h.
  */
-#include <linux/completion.h>
-#include <linux/cpumask.h>
 #include <linux/cred.h>
-#include <linux/ktime.h>
 #include <linux/lockdep.h>
 #include <linux/nsproxy.h>
 #include <linux/sched.h>

@@ -444,9 +444,18 @@ impl Cq {
 
     /// Runs `drain`, which may complete one request more than the queue has room for otherwise, and
     /// waits until it has completed; returns its result. Sleeps.
-    pub(super) fn with_reserve<T>(&self, drain: impl FnOnce() -> T) -> T {
+    ///
+    /// `drain` gets the work that polls the queue, and whether it is one of a softirq.
+    pub(super) fn with_reserve<T>(
+        &self,
+        drain: impl FnOnce(*mut kernel::bindings::work_struct, bool) -> T,
+    ) -> T {
         let _draining = self.draining.lock();
-        drain()
+        let context = &self.context;
+        drain(
+            context.work.get(),
+            context.poll_context == PollContext::SoftIrq,
+        )
     }
 }
 

@@ -171,8 +171,8 @@ pub(crate) fn may_control_qkeys() -> bool {
     unsafe { kernel::bindings::capable(kernel::bindings::CAP_NET_RAW as i32) }
 }
 
-/// The entries that a completion queue needs for draining. The core posts one more request to a
-/// queue that it drains, and one queue at a time drains into a completion queue.
+/// The entries that a completion queue needs for draining. [`Qp`] posts one more request to a queue
+/// that it drains, and one queue at a time drains into a completion queue.
 pub(crate) const CQ_RESERVE: u32 = 1;
 
 impl<H: WrHandler> Qp<H> {
@@ -733,13 +733,17 @@ impl<H: WrHandler> Qp<H> {
                 .as_ref()
                 .map_or(core::ptr::null_mut(), |ah| ah.as_raw());
             // SAFETY: The queue pair is valid and in ERR, and the address belongs to its domain. A
-            // UD queue pair that has sent has one. For the room see above.
-            let drain_sq = || unsafe { bindings::rust_ulp_h_drain_sq(qp, ah) };
+            // UD queue pair that has sent has one. For the room see above. The completion queue
+            // lives longer than this, and the work is its own.
+            let drain_sq = |work, softirq| unsafe {
+                bindings::rust_ulp_h_drain_sq(qp, ah, work, softirq)
+            };
             drained &= self.send_cq.with_reserve(drain_sq) == 0;
         }
         if received {
-            // SAFETY: The queue pair is valid and in ERR. For the room see above.
-            let drain_rq = || unsafe { bindings::rust_ulp_h_drain_rq(qp) };
+            // SAFETY: The queue pair is valid and in ERR. For the room, and for the work, see above.
+            let drain_rq =
+                |work, softirq| unsafe { bindings::rust_ulp_h_drain_rq(qp, work, softirq) };
             drained &= self.recv_cq.with_reserve(drain_rq) == 0;
         }
         if !drained {
