@@ -31,7 +31,7 @@ use kernel::{
 pub(crate) struct PdObject {
     pd: Arc<Pd>,
     /// Created when memory is first registered, with the charges for its objects. Lock order: before
-    /// `rdmacg_mutex` and the handler mutexes of the connection manager.
+    /// `rdmacg_mutex`.
     #[pin]
     fast_reg: Mutex<Option<(Arc<FastRegQp>, KVVec<Charge>)>>,
     use_count: UseCount,

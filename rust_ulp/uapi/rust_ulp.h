@@ -2075,7 +2075,8 @@ struct rust_ulp_cq_eventfd {
  *
  *  0 or more   success: the bytes of a receive, read or atomic, else 0
  *  -errno   the request was refused, as by SUBMIT, and not posted. Of a batch, those before it were
- *           posted, and have completed
+ *           posted, and have completed. If the device refused it, sends before it for the same queue
+ *           pair may still be in flight, and their failure is not reported
  *  below RUST_ULP_URING_FAILED   the request completed with a status other than success
  *
  * A negative result breaks a chain of linked entries. With IORING_SETUP_CQE32, the first extra word
@@ -2135,8 +2136,8 @@ struct rust_ulp_cq_eventfd {
  * does, for EAGAIN too. The entry completes when the posted requests have completed. If all
  * succeeded, its result is their number. Else its result is that of the failed request that comes
  * first in the array: a status, or the errno with which the request was refused. The first extra
- * word is then the index of that request. A batch of one request completes like
- * RUST_ULP_URING_REQUEST.
+ * word is then the index of that request. If the device refused it, sends before it for the same
+ * queue pair may still be in flight. A batch of one request completes like RUST_ULP_URING_REQUEST.
  *
  * With RUST_ULP_URING_RING the entry completes when the requests are posted, and its result is
  * their number, or the errno with which one of them was refused; the first extra word is then its
