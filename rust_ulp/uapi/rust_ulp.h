@@ -1598,6 +1598,9 @@ struct rust_ulp_listen {
  * @private_len: [out; bytes; 0 to 224] Length of the private data; the connection manager pads it
  *   with zeros.
  * @private_data: [out; bytes] The private data.
+ *
+ * If the struct can no longer be written when a request has arrived, the command returns EFAULT, and
+ * the kernel rejects the request.
  */
 struct rust_ulp_get_request {
 	__u32 size;

@@ -960,7 +960,7 @@ def requested(w):
     return thread
 
 
-@case("manager", "GET_REQUEST")
+@case("manager", "GET_REQUEST", late=True)
 def _(w):
     thread = requested(w)
     call = ioctl(w.file, "GET_REQUEST", listener=w.listener, timeout_ns=0)
