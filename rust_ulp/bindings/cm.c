@@ -134,11 +134,11 @@ bool rust_ulp_h_cm_path(struct rdma_cm_id *id, u8 *mtu, u8 *traffic_class,
 }
 
 /*
- * Called between rdma_resolve_route() and rdma_connect(), which tells the peer these limits. 0 stands
- * for that of the route.
+ * Called between rdma_resolve_route() and rdma_connect(), which tells the peer these limits. 0
+ * stands for that of the route.
  *
- * The time as cma_resolve_iboe_route() sets it after rdma_set_ack_timeout(). That function would also
- * hide the time that the manager computes from the peer's answer: see rdma_init_qp_attr(). On
+ * The time as cma_resolve_iboe_route() sets it after rdma_set_ack_timeout(). That function would
+ * also hide the time that the manager computes from the peer's answer: see rdma_init_qp_attr(). On
  * InfiniBand, the time is that of the subnet administrator.
  */
 void rust_ulp_h_cm_limit_path(struct rdma_cm_id *id, u8 mtu, u8 ack_timeout)
