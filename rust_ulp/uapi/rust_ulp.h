@@ -1599,8 +1599,8 @@ struct rust_ulp_listen {
  *   with zeros.
  * @private_data: [out; bytes] The private data.
  *
- * If the struct can no longer be written when a request has arrived, the command returns EFAULT, and
- * the kernel rejects the request.
+ * If the struct can no longer be written when a request has arrived, the command returns EFAULT,
+ * and the kernel rejects the request.
  */
 struct rust_ulp_get_request {
 	__u32 size;
@@ -2078,8 +2078,8 @@ struct rust_ulp_cq_eventfd {
  *
  *  0 or more   success: the bytes of a receive, read or atomic, else 0
  *  -errno   the request was refused, as by SUBMIT, and not posted. Of a batch, those before it were
- *           posted, and have completed. If the device refused it, sends before it for the same queue
- *           pair may still be in flight, and their failure is not reported
+ *           posted, and have completed. If the device refused it, sends before it for the same
+ *           queue pair may still be in flight, and their failure is not reported
  *  below RUST_ULP_URING_FAILED   the request completed with a status other than success
  *
  * A negative result breaks a chain of linked entries. With IORING_SETUP_CQE32, the first extra word
