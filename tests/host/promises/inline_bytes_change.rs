@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Nor do they change between.
+//! Nor do they change while the batch has them.
 //@ error E0506: cannot assign to `bytes[_]` because it is borrowed
 
 use rust_ulp::*;
@@ -10,6 +10,7 @@ pub fn promise(qp: &Qp<Rc>) -> Result<u8> {
     batch.push(Send::inline_bytes(&bytes))?;
     bytes[0] = 9; //~ BAD
     batch.submit()?;
+    drop(batch);
     bytes[0] = 8;
     Ok(bytes[0])
 }
