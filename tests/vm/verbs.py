@@ -648,10 +648,10 @@ def test_srq(r):
     send = p.peers[0].wr("SEND")
     send.qp = p.srq.handle
     for what, call, want in (
-        ("a receive of a queue pair that has one", lambda: p.file.submit([wr, p.qps[0].wr("RECV")]), UNSUPPORTED),
-        ("a send to it", lambda: p.file.submit([wr, send]), "EBADFD"),
-        ("a receive into another domain", lambda: p.file.submit([wr, p.srq.recv(strange, 0, 8)]), "EXDEV"),
-        ("a receive with a flag", lambda: p.file.submit([wr, p.srq.recv(flags=N["SEND_SIGNALED"])]), "EINVAL"),
+        ("a receive of a queue pair that has one", lambda: p.file.submit([p.qps[0].wr("RECV"), wr]), UNSUPPORTED),
+        ("a send to it", lambda: p.file.submit([send, wr]), "EBADFD"),
+        ("a receive into another domain", lambda: p.file.submit([p.srq.recv(strange, 0, 8), wr]), "EXDEV"),
+        ("a receive with a flag", lambda: p.file.submit([p.srq.recv(flags=N["SEND_SIGNALED"]), wr]), "EINVAL"),
         ("destroying it while it is used", lambda: p.file.destroy(p.srq.handle), "EBUSY"),
         (
             "a queue pair that completes elsewhere",
