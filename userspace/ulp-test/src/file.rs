@@ -377,7 +377,7 @@ impl File {
 
     /// Posts `wrs`, of which the one at `index` has to be refused like that. Those before it are posted.
     pub fn stops(&self, wrs: &[abi::Wr], want: Errno, index: u32) -> Outcome {
-        let before = self.objects()?;
+        let (before, handles) = (self.objects()?, self.handles()?);
         let arg = abi::Submit {
             posted: 77,
             stop_error: 77,
@@ -387,7 +387,11 @@ impl File {
         let is_short = want == Errno::EAGAIN && index > 0;
         equal("result", result, if is_short { Ok(()) } else { Err(want) })?;
         stopped(&out, want, index)?;
-        equal("objects after a refusal", self.objects()?, before)
+        if index == 0 {
+            return equal("objects after a refusal", self.objects()?, before);
+        }
+        // The queues have what was posted.
+        equal("objects after a refusal", self.handles()?, handles)
     }
 }
 
