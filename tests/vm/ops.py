@@ -792,14 +792,17 @@ def test_reserve(r):
     """
     file, asked = ulp.File("h1", ""), []
     tracing.write("tracing_on", "1")
-    tracing.write("events/rdma_core/cq_alloc/enable", "1")
+    # `cqe` is the first member of the attributes.
+    tracing.write("kprobe_events", "p:ulp_asked ib_core:__ib_create_cq cqe=+0($arg5):u32\n")
     try:
+        tracing.write("events/kprobes/ulp_asked/enable", "1")
         for entries in (1, 16, 256):
             tracing.write("trace", "")
             Cq(file, entries)
-            asked.append((entries, [int(n) for n in re.findall(r"cq_alloc: .*nr_cqe=(\d+)", tracing.read("trace"))]))
+            asked.append((entries, [int(n) for n in re.findall(r"ulp_asked: .*cqe=(\d+)", tracing.read("trace"))]))
+        tracing.write("events/kprobes/ulp_asked/enable", "0")
     finally:
-        tracing.write("events/rdma_core/cq_alloc/enable", "0")
+        tracing.write("kprobe_events", "\n")
     r.equal("the device is asked for one entry more than the ring has", asked, [(n, [n + 1]) for n in (1, 16, 256)])
 
 

@@ -137,7 +137,7 @@ fn calls(r: &mut Report, set: &Set) {
                     area.put(i * stride, &bytes(&wr));
                 }
                 area.put(6 * stride + at, &[1]);
-                let before = file.objects()?;
+                let before = file.handles()?;
                 let (result, out) = file.call(&abi::Submit {
                     wrs: area.at(0),
                     nr_wrs: 10,
@@ -145,7 +145,7 @@ fn calls(r: &mut Report, set: &Set) {
                     ..abi::Submit::new()
                 });
                 equal("result", result, Err(Errno::E2BIG))?;
-                equal("objects after a refusal", file.objects()?, before)?;
+                equal("objects after a refusal", file.handles()?, before)?;
                 stopped(&out, Errno::E2BIG, 6)?;
                 six(set)?;
             }
@@ -218,10 +218,10 @@ fn calls(r: &mut Report, set: &Set) {
                 ..abi::Submit::new()
             })
         };
-        let before = file.objects()?;
+        let before = file.handles()?;
         let (result, out) = call(10);
         equal("result", result, Err(Errno::EFAULT))?;
-        equal("objects after a refusal", file.objects()?, before)?;
+        equal("objects after a refusal", file.handles()?, before)?;
         stopped(&out, Errno::EFAULT, 6)?;
         equal("posted of the six", call(6).1.posted, 6)?;
         check(
