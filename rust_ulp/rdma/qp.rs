@@ -735,15 +735,12 @@ impl<H: WrHandler> Qp<H> {
             // SAFETY: The queue pair is valid and in ERR, and the address belongs to its domain. A
             // UD queue pair that has sent has one. For the room see above. The completion queue
             // lives longer than this, and the work is its own.
-            let drain_sq = |work, softirq| unsafe {
-                bindings::rust_ulp_h_drain_sq(qp, ah, work, softirq)
-            };
+            let drain_sq = |work, bh| unsafe { bindings::rust_ulp_h_drain_sq(qp, ah, work, bh) };
             drained &= self.send_cq.with_reserve(drain_sq) == 0;
         }
         if received {
             // SAFETY: The queue pair is valid and in ERR. For the room, and for the work, see above.
-            let drain_rq =
-                |work, softirq| unsafe { bindings::rust_ulp_h_drain_rq(qp, work, softirq) };
+            let drain_rq = |work, bh| unsafe { bindings::rust_ulp_h_drain_rq(qp, work, bh) };
             drained &= self.recv_cq.with_reserve(drain_rq) == 0;
         }
         if !drained {

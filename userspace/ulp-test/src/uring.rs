@@ -503,7 +503,7 @@ fn batches() -> Outcome {
     }
     drained(&set, set.a.handle)?;
     let statuses: Vec<_> = set.ring.reap().iter().map(|c| c.status).collect();
-    equal("and the one before it is posted: with a ring, it completes there", statuses, vec![0])?;
+    equal("the one before it completes in the ring", statuses, vec![0])?;
 
     let wrong = abi::Wr {
         rkey: set.grant.rkey ^ 0x5500,
