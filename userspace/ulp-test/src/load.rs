@@ -1217,7 +1217,7 @@ fn serve(
         param: param(),
         ..abi::Accept::default()
     });
-    let accepted = accepted.and_then(|_| wait(&end, request, 4_000_000_000));
+    let accepted = accepted.and_then(|_| wait(end, request, 4_000_000_000));
     if accepted.is_err() {
         // It is pending, or has failed.
         may(end.link.destroy(request), &[Errno::ENOENT])?;
