@@ -541,11 +541,11 @@ fn a_batch_that_is_stopped_goes_on_where_it_was() {
         order.push(p.cq.wait(SOON).unwrap().wr_id);
     }
     assert_eq!(order, (0..20).collect::<Vec<_>>());
-    for i in 0..10 {
+    for (i, text) in texts.iter().enumerate() {
         let at = 4096 + i * 16;
         let want = [&b"abcdefgh"[i % 4..i % 4 + 2], b"gh"].concat();
         assert_eq!(p.mem.to_vec(at..at + 4).unwrap(), want);
-        assert_eq!(p.mem.to_vec(at + 8..at + 11).unwrap(), texts[i]);
+        assert_eq!(p.mem.to_vec(at + 8..at + 11).unwrap(), *text);
     }
     // It takes requests again.
     batch
