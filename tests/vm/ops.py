@@ -567,10 +567,15 @@ def test_stops_when_full(r):
     total = 3 * depth + 1
     a.buffer.map[:] = pattern(5, a.buffer.length)
     wrs = [a.write(b, 8, offset=8 * i, remote_offset=8 * i, user_data=i) for i in range(total)]
-    hang, done, rounds = ulp.hang_ns(), [], []
+    hang, done, rounds, full = ulp.hang_ns(), [], [], 0
     rest = wrs
     while rest and len(rounds) < 100:
         why, posted, stop, arg = a.file.try_submit(rest, cq=a.cq.handle, min_complete=1, timeout_ns=hang)
+        if (why, posted) == ("EAGAIN", 0) and full < 1000:
+            # The completion is in the ring a moment before its place in the queue is free.
+            full += 1
+            time.sleep(0.001)
+            continue
         if why != "none":
             break
         rounds.append((posted <= depth, stop == ("none" if posted == len(rest) else "EAGAIN"), arg.wait_error))
