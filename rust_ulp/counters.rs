@@ -6,7 +6,7 @@
 //! of one queue run one after the other, so a counter of successes needs no atomic addition.
 
 use crate::{
-    kernel::timer::now_ns,
+    ext::timer::now_ns,
     logic::{
         latency::{
             self,

@@ -15,7 +15,7 @@ use crate::{
         EventSubscribers,
         FileEvents, //
     },
-    kernel::{
+    ext::{
         debugfs::Show,
         errno::eopnotsupp,
         gate::{

@@ -8,7 +8,7 @@
 
 use crate::{
     counters::Counters,
-    kernel::{
+    ext::{
         lock::{
             new_spinlock_irq,
             SpinLockIrq, //

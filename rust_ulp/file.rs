@@ -14,7 +14,7 @@ use crate::{
         Registry, //
     },
     events::FileEvents,
-    kernel::{
+    ext::{
         errno::{
             ealready,
             edquot, //

@@ -11,8 +11,7 @@ use crate::{
         AttachedFile,
         Registry, //
     },
-    file::UlpFile,
-    kernel::{
+    ext::{
         area::Area,
         chardev::{
             chardev,
@@ -27,6 +26,7 @@ use crate::{
             UringCmd, //
         }, //
     },
+    file::UlpFile,
     object::Object,
     uapi::abi, //
 };

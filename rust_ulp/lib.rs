@@ -18,15 +18,15 @@
 //! | `trace/`, `limits` | tracepoints and debug messages; limits and parameters |
 //! | `uapi/` | the ABI |
 //! | `rdma/` | verbs and the connection manager, independent of this module |
-//! | `kernel/` | kernel APIs that the kernel crate lacks, independent of RDMA |
-//! | `bindings/` | bindgen output and C helpers; used by `rdma/` and `kernel/` only |
+//! | `ext/` | kernel APIs that the kernel crate lacks, independent of RDMA |
+//! | `bindings/` | bindgen output and C helpers; used by `rdma/` and `ext/` only |
 //! | `logic/` | pure code without kernel API or ABI; the host tests compile it too |
 //!
 //! # Data path
 //!
 //! ```text
 //! user space: ioctl SUBMIT
-//!   kernel/entry.c      rust_ulp_ioctl
+//!   ext/entry.c         rust_ulp_ioctl
 //!   fops, cmd/access    copy and check struct rust_ulp_submit
 //!   object/batch        copies the work requests; uapi/decode checks them
 //!   cmd/resolve         looks handles up; rdma/chain fills slots (rdma/queue) and links them
@@ -41,7 +41,7 @@
 //! ```
 //!
 //! With io_uring, a request arrives through `rust_ulp_uring_cmd` and `cmd/uring`, and then takes the
-//! same steps as with SUBMIT. `object/completion` completes the command (`kernel/uring`) in the task
+//! same steps as with SUBMIT. `object/completion` completes the command (`ext/uring`) in the task
 //! that submitted it. CANCEL, a deadline, and the end of a task or io_uring cancel a request in
 //! `rdma/queue`; `object/completion` discards the driver's completion of a canceled request.
 //!
@@ -50,8 +50,8 @@
 //! - `rdma/event`, `rdma/qp`, `rdma/srq` and `rdma/cq` report events of drivers. `events` adds a
 //!   record to each file that an event concerns, and wakes the readers of the file.
 //! - `object/buffer` holds the keys for requests of the owner, `object/grant` the keys for a peer.
-//!   `rdma/mr` registers regions through `rdma/fast_reg`. `kernel/pages` allocates, pins
-//!   (`kernel/pinned`) or imports (`kernel/dmabuf`) the pages.
+//!   `rdma/mr` registers regions through `rdma/fast_reg`. `ext/pages` allocates, pins
+//!   (`ext/pinned`) or imports (`ext/dmabuf`) the pages.
 //! - `cmd/cm` has the commands of connections, `object/listener` and `object/connection` the
 //!   objects. `rdma/cm` wraps `rdma_cm_id`, whose events arrive through `rust_ulp_cm_event` of
 //!   rdma/entry.c.
@@ -133,11 +133,11 @@ use ::kernel::{
     sync::Arc, //
 };
 
-use crate::kernel::compat::Parameter as _;
+use crate::ext::compat::Parameter as _;
 
 mod bindings;
 #[macro_use]
-mod kernel;
+mod ext;
 mod logic;
 mod rdma;
 mod trace;
@@ -195,11 +195,11 @@ module! {
 /// Dropping the fields in their order removes the file in debugfs and the device node, then all
 /// RDMA devices, then waits for pending work, then removes the fault injection directory.
 struct RustUlp {
-    _files: kernel::debugfs::File<device::Registry>,
-    _chardev: kernel::chardev::Registration<device::Registry>,
+    _files: ext::debugfs::File<device::Registry>,
+    _chardev: ext::chardev::Registration<device::Registry>,
     _client: Pin<KBox<rdma::client::Registration<device::Registry>>>,
-    _drain: kernel::workqueue::Drain,
-    _faults: kernel::fault::Directory,
+    _drain: ext::workqueue::Drain,
+    _faults: ext::fault::Directory,
 }
 
 impl ::kernel::Module for RustUlp {
@@ -214,8 +214,8 @@ impl ::kernel::Module for RustUlp {
             user_vector: module_parameters::user_vector.value().get(),
         };
         let parameters = parameters.check()?;
-        let faults = kernel::fault::Directory::new(c"fail_rust_ulp");
-        let workqueue = kernel::workqueue::Workqueue::new(c"rust_ulp")?;
+        let faults = ext::fault::Directory::new(c"fail_rust_ulp");
+        let workqueue = ext::workqueue::Workqueue::new(c"rust_ulp")?;
         let registry = Arc::pin_init(
             device::Registry::new(
                 workqueue.clone(),
@@ -228,12 +228,12 @@ impl ::kernel::Module for RustUlp {
             rdma::client::Registration::new(registry.clone()),
             GFP_KERNEL,
         )?;
-        let files = kernel::debugfs::File::new(c"rust_ulp", c"files", registry.clone())?;
+        let files = ext::debugfs::File::new(c"rust_ulp", c"files", registry.clone())?;
         Ok(Self {
             _files: files,
             _chardev: fops::register(registry)?,
             _client: client,
-            _drain: kernel::workqueue::Drain(workqueue),
+            _drain: ext::workqueue::Drain(workqueue),
             _faults: faults,
         })
     }

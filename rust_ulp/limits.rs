@@ -3,7 +3,7 @@
 //! The limits that hold for every device, user and file, and the module parameters.
 
 use crate::{
-    kernel::{
+    ext::{
         errno::edquot,
         task, //
     },

@@ -91,7 +91,7 @@ struct rust_ulp_h_payer {
 	u32 uid; /* of the user who pays for @user: rust_ulp_h_payer_uid() */
 };
 
-/* A gate, see kernel/gate.rs: the counter of its users, and what lockdep knows of it. */
+/* A gate, see ext/gate.rs: the counter of its users, and what lockdep knows of it. */
 struct rust_ulp_h_gate {
 	struct percpu_ref refs;
 	struct lockdep_map map;
@@ -159,7 +159,7 @@ struct rust_ulp_uring {
 void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra,
 			   unsigned int issue_flags, bool big);
 
-/* Defined in C for the function tracers, see kernel/entry.c. */
+/* Defined in C for the function tracers, see ext/entry.c. */
 struct rust_ulp_cqe_hook {
 	struct ib_cqe cqe;
 	void (*done)(struct ib_cq *cq, struct ib_wc *wc);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The output of bindgen for `bindings_helper.h`. Only `rdma/` and `kernel/` may use it.
+//! The output of bindgen for `bindings_helper.h`. Only `rdma/` and `ext/` may use it.
 
 #![allow(
     clippy::all,

@@ -9,14 +9,14 @@
 
 use crate::{
     device::DeviceGuard,
-    file::UlpFile,
-    kernel::{
+    ext::{
         errno::eprotonosupport,
         user::{
             Arg,
             Plain, //
         }, //
     },
+    file::UlpFile,
     object::Object,
     uapi::abi, //
 };

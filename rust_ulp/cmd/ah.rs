@@ -12,7 +12,7 @@ use super::{
     }, //
 };
 use crate::{
-    kernel::errno::eopnotsupp,
+    ext::errno::eopnotsupp,
     object::{
         ah::AhObject,
         Object, //

@@ -7,14 +7,14 @@
 
 use super::access::Ctx;
 use crate::{
-    file::UlpFile,
-    kernel::{
+    ext::{
         dmabuf::Import,
         pages::{
             node_is_online,
             Pages, //
         }, //
     },
+    file::UlpFile,
     object::{
         buffer::{
             self,

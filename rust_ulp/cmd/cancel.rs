@@ -3,8 +3,8 @@
 //! CANCEL: cancels work requests in flight. Runs in process context.
 
 use crate::{
+    ext::errno::ebadfd,
     file::UlpFile,
-    kernel::errno::ebadfd,
     object::{
         completion::Request,
         Object, //

@@ -7,8 +7,7 @@
 use super::access::Ctx;
 use crate::{
     device::DeviceState,
-    file::UlpFile,
-    kernel::{
+    ext::{
         errno::{
             ebadfd,
             ehostunreach,
@@ -20,6 +19,7 @@ use crate::{
             AF_INET6, //
         }, //
     },
+    file::UlpFile,
     limits::{
         MAX_BACKLOG,
         REMOTE_ACCESS, //

@@ -7,7 +7,7 @@ use super::access::{
     Ctx, //
 };
 use crate::{
-    kernel::{
+    ext::{
         eventfd::EventFd,
         task, //
     },

@@ -4,7 +4,7 @@
 
 use super::access::Ctx;
 use crate::{
-    kernel::errno::enotconn,
+    ext::errno::enotconn,
     object::{
         grant::{
             GrantAttr,

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     device::DeviceState,
-    kernel::errno::{
+    ext::errno::{
         eopnotsupp,
         eproto, //
     },

@@ -12,14 +12,14 @@ use crate::{
         name_of,
         Choice, //
     },
-    file::UlpFile,
-    kernel::{
+    ext::{
         compat::HAS_URING,
         user::{
             write_entry,
             Plain, //
         }, //
     },
+    file::UlpFile,
     limits::{
         MAX_BATCH,
         MAX_BUFFER,

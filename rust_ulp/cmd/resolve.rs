@@ -9,7 +9,7 @@
 use crate::{
     counters::start_ns,
     device::DeviceState,
-    kernel::{
+    ext::{
         errno::{
             ebadfd,
             enotconn,

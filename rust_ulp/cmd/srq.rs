@@ -4,7 +4,7 @@
 
 use super::access::Ctx;
 use crate::{
-    kernel::errno::eopnotsupp,
+    ext::errno::eopnotsupp,
     limits::{
         MAX_QUEUE_DEPTH,
         MAX_SGE, //

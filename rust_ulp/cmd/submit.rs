@@ -106,7 +106,7 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
 ///
 /// Returns [`ERANGE`] if it has fewer entries, [`ENOENT`] or [`ebadfd`] if there is no such queue.
 ///
-/// [`ebadfd`]: crate::kernel::errno::ebadfd
+/// [`ebadfd`]: crate::ext::errno::ebadfd
 fn find_cq(table: &ObjectTable, handle: u32, min: u32) -> Result<Option<Arc<CqObject>>> {
     if handle == 0 {
         return Ok(None);

@@ -19,8 +19,7 @@ use super::{
     submit, //
 };
 use crate::{
-    file::UlpFile,
-    kernel::{
+    ext::{
         uring::{
             Canceling,
             CmdRef,
@@ -29,6 +28,7 @@ use crate::{
             UringCmd, //
         }, //
     },
+    file::UlpFile,
     limits::MAX_BATCH,
     object::{
         batch::Batch,

@@ -6,7 +6,7 @@
 
 use super::completion::Completions;
 use crate::{
-    kernel::user::{
+    ext::user::{
         read_array,
         read_bytes, //
     },

@@ -21,7 +21,7 @@ use super::{
     }, //
 };
 use crate::{
-    kernel::{
+    ext::{
         dmabuf::Import,
         errno::eopnotsupp,
         net::NetNs,
@@ -166,7 +166,7 @@ fn prepare_keys(
         )?;
         keys.push(memory, GFP_KERNEL_ACCOUNT)?;
         at = at.saturating_add(bytes);
-        if crate::kernel::task::is_killed() {
+        if crate::ext::task::is_killed() {
             return Err(EINTR);
         }
     }

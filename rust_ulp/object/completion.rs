@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     counters::Counters,
-    kernel::uring::CmdRef,
+    ext::uring::CmdRef,
     logic::cq_ring::CqRing,
     rdma::{
         event::Event,

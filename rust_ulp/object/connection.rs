@@ -26,7 +26,7 @@ use super::{
 use crate::{
     device::Device,
     events::FileEvents,
-    kernel::{
+    ext::{
         errno::{
             eaddrnotavail,
             econnrefused,

@@ -3,7 +3,7 @@
 //! The time until which a command waits.
 
 use crate::{
-    kernel::timer::now_ns,
+    ext::timer::now_ns,
     uapi::abi, //
 };
 use core::cell::Cell;

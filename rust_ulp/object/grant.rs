@@ -24,7 +24,7 @@ use super::{
 use crate::{
     device::Device,
     events::FileEvents,
-    kernel::{
+    ext::{
         errno::eopnotsupp,
         lock::{
             new_spinlock_bh,

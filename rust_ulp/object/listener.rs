@@ -17,7 +17,7 @@ use super::{
 use crate::{
     device::Device,
     events::FileEvents,
-    kernel::{
+    ext::{
         errno::{
             eaddrinuse,
             eaddrnotavail,

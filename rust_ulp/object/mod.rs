@@ -22,7 +22,7 @@ pub(crate) mod table;
 pub(crate) mod usecount;
 
 use crate::{
-    kernel::errno::ebadfd,
+    ext::errno::ebadfd,
     logic::handle::Kind, //
 };
 use ah::AhObject;

@@ -7,7 +7,7 @@ use super::usecount::{
     UseCount, //
 };
 use crate::{
-    kernel::net::NetNs,
+    ext::net::NetNs,
     rdma::{
         cgroup::{
             Charge,
@@ -58,7 +58,7 @@ impl PdObject {
     /// Returns the queue pair that registers memory in it. Sleeps.
     ///
     /// The first call charges the current process for the queue pair and its completion queue, and
-    /// fails with [`edquot`](crate::kernel::errno::edquot) when the limit of the rdma cgroup is
+    /// fails with [`edquot`](crate::ext::errno::edquot) when the limit of the rdma cgroup is
     /// reached.
     pub(crate) fn fast_reg(&self, net: &NetNs) -> Result<Arc<FastRegQp>> {
         let mut slot = self.fast_reg.lock();

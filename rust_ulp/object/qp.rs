@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     device::Device,
-    kernel::errno::eisconn,
+    ext::errno::eisconn,
     rdma::{
         self,
         qp::Qp,

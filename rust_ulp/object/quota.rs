@@ -18,7 +18,7 @@
 //! twice.
 
 use crate::{
-    kernel::errno::edquot,
+    ext::errno::edquot,
     limits::{
         UserCharge,
         Users, //

@@ -9,7 +9,7 @@
 use super::deadline::Deadline;
 use crate::{
     events::FileEvents,
-    kernel::{
+    ext::{
         errno::{
             etime, //
         },

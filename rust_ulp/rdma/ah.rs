@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::{
+    ext::{
         errno::ehostunreach,
         fault, //
     }, //

@@ -7,7 +7,7 @@ use super::{
     mr::Mr,
     wr::Local, //
 };
-use crate::kernel::{
+use crate::ext::{
     errno::ebadmsg,
     pages::{
         AllocPolicy,

@@ -10,7 +10,7 @@
 use super::device::Device;
 use crate::{
     bindings,
-    kernel::errno::edquot, //
+    ext::errno::edquot, //
 };
 use kernel::{
     error::to_result,

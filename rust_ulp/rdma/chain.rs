@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::errno::enotconn, //
+    ext::errno::enotconn, //
 };
 use kernel::{
     error::to_result,

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::fault, //
+    ext::fault, //
 };
 use core::{
     cell::UnsafeCell,

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::{
+    ext::{
         errno::econnrefused,
         fault,
         net::{
@@ -572,7 +572,7 @@ pub(crate) trait Handler: Send + Sync + 'static {
 /// The owner of a listener's identifier.
 ///
 /// ```
-/// # use {crate::kernel::net::NetNs, core::net::SocketAddr};
+/// # use {crate::ext::net::NetNs, core::net::SocketAddr};
 /// /// An owner that keeps no request: the manager rejects each of them.
 /// struct Refuser;
 ///
@@ -622,7 +622,7 @@ struct Hook<T> {
 ///     }
 /// }
 ///
-/// fn call(net: &crate::kernel::net::NetNs, device: &device::Device, peer: SocketAddr,
+/// fn call(net: &crate::ext::net::NetNs, device: &device::Device, peer: SocketAddr,
 ///         owner: Arc<Caller>) -> Result<OwnedId<Caller>> {
 ///     let id = OwnedId::connection(net, device, owner)?;
 ///     id.resolve_address(None, peer, 1000)?;

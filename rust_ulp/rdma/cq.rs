@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::fault, //
+    ext::fault, //
 };
 use core::ptr::NonNull;
 use kernel::{

@@ -8,7 +8,7 @@ use super::quirks::{
 };
 use crate::{
     bindings,
-    kernel::{
+    ext::{
         dmabuf::{
             Bound,
             Import, //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The calls between drivers, the RDMA core and the Rust of rdma/, in C for the function tracers:
- * see kernel/entry.c.
+ * see ext/entry.c.
  */
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>

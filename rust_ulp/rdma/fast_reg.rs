@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::{
+    ext::{
         errno::{
             eaddrnotavail,
             enodata,
@@ -52,7 +52,7 @@ use kernel::{
 ///
 /// ```
 /// fn new_fast_reg(device: &device::Device) -> Result<Arc<FastRegQp>> {
-///     let net = crate::kernel::net::NetNs::current().ok_or(ESRCH)?;
+///     let net = crate::ext::net::NetNs::current().ok_or(ESRCH)?;
 ///     FastRegQp::new(pd::Pd::new(device)?, &net)
 /// }
 /// ```

@@ -7,7 +7,7 @@
 use super::device::Device;
 use crate::{
     bindings,
-    kernel::net::NetNs, //
+    ext::net::NetNs, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -39,7 +39,7 @@ pub(crate) enum GidType {
 /// An entry of a GID table, see [`Device::gid`].
 ///
 /// ```
-/// fn count_ipv4(device: &device::Device, net: &crate::kernel::net::NetNs) -> usize {
+/// fn count_ipv4(device: &device::Device, net: &crate::ext::net::NetNs) -> usize {
 ///     let mut count = 0;
 ///     device.for_each_gid(|port, index| {
 ///         let is_v2 = |gid: Gid| gid.gid_type == GidType::RoceV2 && gid.is_ipv4();

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::{
+    ext::{
         errno::eopnotsupp,
         fault,
         pages::Pages, //
@@ -430,7 +430,7 @@ impl Region {
 /// memory is leaked.
 ///
 /// ```
-/// # use crate::kernel::pages::Pages;
+/// # use crate::ext::pages::Pages;
 /// fn room(fast_reg: Arc<fast_reg::FastRegQp>, pages: Arc<Pages>) -> Result<Arc<Memory>> {
 ///     let pd = fast_reg.pd().clone();
 ///     Memory::new(&pd, || Ok(fast_reg), pages, 0, 4096, access::LOCAL_WRITE)
@@ -619,7 +619,7 @@ impl Drop for Memory {
 /// Memory with a region, and a key by which a peer can use it.
 ///
 /// ```
-/// # use crate::kernel::pages::Pages;
+/// # use crate::ext::pages::Pages;
 /// fn offer(fast_reg: Arc<fast_reg::FastRegQp>, pages: Arc<Pages>) -> Result<(Mr, [u64; 2])> {
 ///     let rights = access::LOCAL_WRITE | access::REMOTE_WRITE;
 ///     let mr = Mr::register(fast_reg, pages, 0, 4096, rights)?;

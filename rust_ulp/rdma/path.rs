@@ -14,7 +14,7 @@ use super::{
     },
     qp_attr::Attributes, //
 };
-use crate::kernel::{
+use crate::ext::{
     errno::{
         eaddrnotavail,
         enodata, //
@@ -29,7 +29,7 @@ const MAX_GIDS: u32 = 256;
 /// A path to a device of this machine.
 ///
 /// ```
-/// # use {crate::kernel::net::NetNs, qp::Qp, waiter::WaitHandler};
+/// # use {crate::ext::net::NetNs, qp::Qp, waiter::WaitHandler};
 /// fn connect(near: &Qp<WaitHandler>, far: &Qp<WaitHandler>, net: &NetNs) -> Result {
 ///     let path = LocalPath::find(near.pd().device(), far.pd().device(), net)?;
 ///     near.bring_up(&path.attributes(far.number(), 1))

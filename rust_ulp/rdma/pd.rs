@@ -5,7 +5,7 @@
 use super::device::Device;
 use crate::{
     bindings,
-    kernel::fault, //
+    ext::fault, //
 };
 use core::ptr::NonNull;
 use kernel::{

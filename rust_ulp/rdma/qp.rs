@@ -45,7 +45,7 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::{
+    ext::{
         errno::eproto,
         fault, //
     }, //

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::{
+    ext::{
         lock::{
             new_spinlock_bh,
             SpinLockBh, //

@@ -44,7 +44,7 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::{
+    ext::{
         fault,
         lock::{
             new_spinlock_bh,

@@ -8,14 +8,14 @@
 #![allow(dead_code, unused_imports, unused_macros)] // The folders below offer more than is used.
 #[path = "../bindings/mod.rs"]
 mod bindings; // What bindgen makes of the kernel's headers, for the next three alone.
-#[path = "../kernel/mod.rs"]
-mod kernel; // What the kernel crate lacks.
+#[path = "../ext/mod.rs"]
+mod ext; // What the kernel crate lacks.
 #[path = "../logic/mod.rs"]
 mod logic;
 #[path = "../rdma/mod.rs"]
 mod rdma; // The verbs.
 
-use crate::kernel::{net::NetNs, timer::now_ns};
+use crate::ext::{net::NetNs, timer::now_ns};
 use crate::rdma::{buffer::Buffer, client, device::Device, fast_reg::FastRegQp, mr::access};
 use crate::rdma::{mr::Register, path::LocalPath, pd::Pd, qp::Qp, qp_attr, wr};
 use ::kernel::{new_mutex, prelude::*, sync::Arc, sync::Mutex};

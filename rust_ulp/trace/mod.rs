@@ -5,19 +5,19 @@
 //!
 //! `ulp_trace.h` defines and describes the tracepoints.
 
-use crate::kernel::{
+use crate::ext::{
     parameter::parameters,
     tracepoint::tracepoints, //
 };
 
-/// Prints a debug message, as [`dynamic_pr_debug!`](crate::kernel::dyndbg).
+/// Prints a debug message, as [`dynamic_pr_debug!`](crate::ext::dyndbg).
 ///
 /// ```ignore
 /// ulp_debug!("qp {}: {} -> {}\n", qp_num, from, to);
 /// ```
 macro_rules! ulp_debug {
     ($($args:tt)*) => {
-        $crate::kernel::dyndbg::dynamic_pr_debug!("rust_ulp", $($args)*)
+        $crate::ext::dyndbg::dynamic_pr_debug!("rust_ulp", $($args)*)
     };
 }
 pub(crate) use ulp_debug;

@@ -145,7 +145,7 @@ def expiries(depth, rounds=40):
     begun, took = {}, []
     for record in map(tracing.LINE.match, tracing.read("trace").splitlines()):
         timer = record and re.match(r"hrtimer_expire_(entry|exit): hrtimer=(\S+)(?: function=(\S+))?", record["what"])
-        if timer and re.search("8rust_ulp6kernel5timer.*4fire$", timer[3] or ""):
+        if timer and re.search("8rust_ulp3ext5timer.*4fire$", timer[3] or ""):
             begun[timer[2]] = float(record["time"])
         elif timer and timer[1] == "exit" and timer[2] in begun:
             took.append(1e6 * (float(record["time"]) - begun.pop(timer[2])))

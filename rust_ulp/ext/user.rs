@@ -55,7 +55,7 @@ macro_rules! abi_check {
         unsafe impl ::kernel::transmute::FromBytes for $name {}
         // SAFETY: `abi!` asserts that there is no padding. For the rest see above.
         unsafe impl ::kernel::transmute::AsBytes for $name {}
-        impl $crate::kernel::user::Plain for $name {}
+        impl $crate::ext::user::Plain for $name {}
     };
 }
 /// The largest size of a struct or of an array's entry in bytes: one page, as for

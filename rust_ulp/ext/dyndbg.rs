@@ -116,7 +116,7 @@ macro_rules! dynamic_pr_debug {
         {
             // No `#[used]`: newer compilers then set SHF_GNU_RETAIN, the kernel's SHF_RO_AFTER_INIT.
             #[link_section = "__dyndbg"]
-            static SITE: $crate::kernel::dyndbg::Site = $crate::kernel::dyndbg::Site::new(
+            static SITE: $crate::ext::dyndbg::Site = $crate::ext::dyndbg::Site::new(
                 concat!($module, "\0"),
                 concat!(module_path!(), "\0"),
                 concat!(file!(), "\0"),
@@ -127,7 +127,7 @@ macro_rules! dynamic_pr_debug {
             let on = unsafe {
                 ::kernel::jump_label::static_branch_unlikely!(
                     SITE,
-                    $crate::kernel::dyndbg::Site,
+                    $crate::ext::dyndbg::Site,
                     key
                 )
             };

@@ -229,7 +229,7 @@ macro_rules! chardev {
                 types::ForeignOwnable,
                 uaccess::{UserPtr, UserSlice},
             };
-            use $crate::kernel::{
+            use $crate::ext::{
                 area::Area,
                 chardev::{FileOperations, Registration, SharedSlot},
                 uring::Call,
@@ -364,7 +364,7 @@ macro_rules! chardev {
                 // SAFETY: `mmap` is called for an area that is being set up.
                 let (area, pgoff) = unsafe { (VmaNew::from_raw(vma), (*vma).vm_pgoff) };
                 let result = (pgoff as u64)
-                    .checked_mul($crate::kernel::pages::PAGE_SIZE as u64)
+                    .checked_mul($crate::ext::pages::PAGE_SIZE as u64)
                     .ok_or(EOVERFLOW)
                     .and_then(|offset| {
                         <$file as FileOperations>::mmap(this, &Area::new(area), offset)

@@ -170,7 +170,7 @@ impl<T> Drop for WriteGuard<'_, T> {
 /// Creates an [`RwSemaphore`] initializer with the given name and a new lock class.
 macro_rules! new_rwsem {
     ($inner:expr, $name:literal) => {
-        $crate::kernel::rwsem::RwSemaphore::new(
+        $crate::ext::rwsem::RwSemaphore::new(
             $inner,
             ::kernel::c_str!($name),
             ::kernel::static_lock_class!(),

@@ -89,7 +89,7 @@ unsafe impl Backend for SpinLockBhBackend {
 /// Creates a [`SpinLockBh`] initializer with the given name and a new lock class.
 macro_rules! new_spinlock_bh {
     ($inner:expr $(, $name:literal)? $(,)?) => {
-        $crate::kernel::lock::SpinLockBh::new(
+        $crate::ext::lock::SpinLockBh::new(
             $inner,
             ::kernel::optional_name!($($name)?),
             ::kernel::static_lock_class!(),
@@ -162,7 +162,7 @@ unsafe impl Backend for SpinLockIrqBackend {
 /// Creates a [`SpinLockIrq`] initializer with the given name and a new lock class.
 macro_rules! new_spinlock_irq {
     ($inner:expr $(, $name:literal)? $(,)?) => {
-        $crate::kernel::lock::SpinLockIrq::new(
+        $crate::ext::lock::SpinLockIrq::new(
             $inner,
             ::kernel::optional_name!($($name)?),
             ::kernel::static_lock_class!(),
