@@ -59,7 +59,10 @@ use crate::{
         }, //
     },
     uapi::{
-        abi,
+        abi::{
+            self,
+            Zero, //
+        },
         decode::{
             is_plain,
             DecodedWr,
@@ -508,10 +511,8 @@ fn is_like(wr: &abi::Wr, model: &abi::Wr) -> bool {
             length: _,
             offset: _,
         },
-        arg0,
-        arg1,
+        args,
         timeout_ns,
-        reserved,
     } = wr;
     let is_remote = matches!(
         opcode,
@@ -527,7 +528,7 @@ fn is_like(wr: &abi::Wr, model: &abi::Wr) -> bool {
         && (flags ^ model.flags) & !free == 0
         && (is_remote || remote_addr == 0)
         && (rkey, imm_data, buffer) == (model.rkey, model.imm_data, model.sge.buffer)
-        && (arg0 | arg1 | timeout_ns | reserved) == 0
+        && (args == abi::WrArgs::ZERO && timeout_ns == 0)
 }
 
 /// Reserves room in the completion queue of `run` for the plain request `wr`, number `index`, and

@@ -265,30 +265,17 @@ impl UringCmd<'_> {
         if size_of::<T>() > room {
             return Err(EINVAL);
         }
-        if size_of::<T>() < room {
-            let mut command = [0u8; LARGE];
-            // SAFETY: A command of this ring has `room` bytes, and the array has at least as many.
-            unsafe {
-                bindings::rust_ulp_h_uring_copy(
-                    self.cmd.as_ptr(),
-                    command.as_mut_ptr().cast(),
-                    room,
-                )
-            };
-            if command.iter().skip(size_of::<T>()).any(|&byte| byte != 0) {
-                return Err(E2BIG);
-            }
+        let mut command = [0u8; LARGE];
+        // SAFETY: A command of this ring has `room` bytes, and the array has at least as many.
+        unsafe {
+            bindings::rust_ulp_h_uring_copy(self.cmd.as_ptr(), command.as_mut_ptr().cast(), room)
+        };
+        let (known, rest) = command.split_at_checked(size_of::<T>()).ok_or(EINVAL)?;
+        if rest.iter().any(|&byte| byte != 0) {
+            return Err(E2BIG);
         }
         let mut value = T::default();
-        let bytes = value.as_bytes_mut();
-        // SAFETY: The entry has that many bytes, and so has the value, which may have any bytes.
-        unsafe {
-            bindings::rust_ulp_h_uring_copy(
-                self.cmd.as_ptr(),
-                bytes.as_mut_ptr().cast(),
-                bytes.len(),
-            )
-        };
+        value.as_bytes_mut().copy_from_slice(known);
         Ok(value)
     }
 

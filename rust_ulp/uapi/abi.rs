@@ -90,7 +90,7 @@ numbers! {
         WR_SEND_WITH_INV = 9, WR_RECV = 128;
     u16: SEND_FENCE = 1 << 0, SEND_SIGNALED = 1 << 1, SEND_SOLICITED = 1 << 2, SEND_INLINE = 1 << 3,
         REQUEST_TIMEOUT = 1 << 4;
-    u32: WR_SIZE_V1 = 64;
+    u32: WR_SIZE_V1 = 72;
     u32: CANCEL_ALL = 1 << 0;
     u32: URING_REQUEST = io(0x80);
     u32: URING_BATCH = io(0x81);
@@ -332,11 +332,19 @@ abi! {
     struct Sge = rust_ulp_sge, 16 bytes {
         @0 buffer: u32, @4 length: u32, @8 offset: u64
     }
+    /// Holds the operands of an atomic.
+    struct WrAtomic = rust_ulp_wr_atomic, 16 bytes {
+        @0 compare_add: u64, @8 swap: u64
+    }
+    /// Names the receiver of a datagram.
+    struct WrUd = rust_ulp_wr_ud, 16 bytes {
+        @0 ah: u32, @4 qp_num: u32, @8 qkey: u32, @12 pad: u32
+    }
     /// Describes a work request.
-    struct Wr = rust_ulp_wr, 80 bytes {
+    struct Wr = rust_ulp_wr, 72 bytes {
         @0 user_data: u64, @8 qp: u32, @12 opcode: u8, @13 num_sge: u8, @14 flags: u16,
-        @16 remote_addr: u64, @24 rkey: u32, @28 imm_data: u32, @32 sge: Sge, @48 arg0: u64,
-        @56 arg1: u64, @64 timeout_ns: u64, @72 reserved: u64
+        @16 remote_addr: u64, @24 rkey: u32, @28 imm_data: u32, @32 sge: Sge, @48 args: WrArgs,
+        @64 timeout_ns: u64
     }
     /// Posts requests and waits for completions.
     struct Submit = rust_ulp_submit, 56 bytes, IOC_SUBMIT "SUBMIT", wr_size = Wr {
@@ -359,5 +367,13 @@ abi! {
     /// Is the command of RUST_ULP_URING_CANCEL.
     struct UringCancel = rust_ulp_uring_cancel, 16 bytes {
         @0 user_data: u64, @8 queue: u32, @12 flags: u32
+    }
+}
+
+unions! {
+    /// The member `args` of `struct rust_ulp_wr`.
+    union WrArgs = rust_ulp_wr.args, 16 bytes, align 8 {
+        atomic: WrAtomic = @0 compare_add: u64, @8 swap: u64;
+        ud: WrUd = @0 ah: u32, @4 qp_num: u32, @8 qkey: u32, @12 pad: u32;
     }
 }

@@ -7,7 +7,10 @@ use crate::{
         Remote,
         RemoteOp, //
     },
-    uapi::abi, //
+    uapi::abi::{
+        self,
+        Zero, //
+    }, //
 };
 
 /// The reason why a request is invalid.
@@ -59,19 +62,20 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Decodes the arguments of a send. Returns [`None`] if both are zero.
-    const fn new(arg0: u64, arg1: u64) -> Result<Option<Self>, Refusal> {
-        if arg1 >> 32 != 0 {
-            return Err(Refusal::Invalid);
-        }
-        if arg0 == 0 && arg1 == 0 {
+    /// Decodes the arguments of a send. Returns [`None`] if all are zero.
+    fn new(args: abi::WrArgs) -> Result<Option<Self>, Refusal> {
+        if args == abi::WrArgs::ZERO {
             return Ok(None);
         }
-        Ok(Some(Self {
-            ah: arg0 as u32,
-            qp_num: (arg0 >> 32) as u32,
-            qkey: arg1 as u32,
-        }))
+        match args.into() {
+            abi::WrUd {
+                ah,
+                qp_num,
+                qkey,
+                pad: 0,
+            } => Ok(Some(Self { ah, qp_num, qkey })),
+            _ => Err(Refusal::Invalid),
+        }
     }
 }
 
@@ -169,8 +173,8 @@ pub struct DecodedWr {
 struct Uses {
     flags: u16,
     imm_data: bool,
-    /// Number of arguments.
-    args: u8,
+    /// Whether it has arguments; [`operation`] has checked them.
+    args: bool,
 }
 
 /// Decodes the operation of `wr`, and returns the fields that it uses.
@@ -190,28 +194,34 @@ fn operation(wr: &abi::Wr) -> Result<(Op, Uses), Refusal> {
         to,
     };
     let (op, flags, imm_data, args) = match wr.opcode {
-        abi::WR_RDMA_WRITE => (write(None), ANY | abi::SEND_INLINE, false, 0),
-        abi::WR_RDMA_WRITE_WITH_IMM => (write(Some(wr.imm_data)), MESSAGE, true, 0),
-        abi::WR_RDMA_READ => (remote(RemoteOp::Read), ANY, false, 0),
+        abi::WR_RDMA_WRITE => (write(None), ANY | abi::SEND_INLINE, false, false),
+        abi::WR_RDMA_WRITE_WITH_IMM => (write(Some(wr.imm_data)), MESSAGE, true, false),
+        abi::WR_RDMA_READ => (remote(RemoteOp::Read), ANY, false, false),
         abi::WR_SEND => {
-            let to = Receiver::new(wr.arg0, wr.arg1)?;
-            (send(None, None, to), MESSAGE, false, 2)
+            let to = Receiver::new(wr.args)?;
+            (send(None, None, to), MESSAGE, false, true)
         }
         abi::WR_SEND_WITH_IMM => {
-            let to = Receiver::new(wr.arg0, wr.arg1)?;
-            (send(Some(wr.imm_data), None, to), MESSAGE, true, 2)
+            let to = Receiver::new(wr.args)?;
+            (send(Some(wr.imm_data), None, to), MESSAGE, true, true)
         }
-        abi::WR_SEND_WITH_INV => (send(None, Some(wr.imm_data), None), MESSAGE, true, 0),
+        abi::WR_SEND_WITH_INV => (send(None, Some(wr.imm_data), None), MESSAGE, true, false),
         abi::WR_ATOMIC_CMP_AND_SWP => {
-            let (compare, swap) = (wr.arg0, wr.arg1);
+            let abi::WrAtomic {
+                compare_add: compare,
+                swap,
+            } = wr.args.into();
             let op = RemoteOp::CompareSwap { compare, swap };
-            (remote(op), ANY, false, 2)
+            (remote(op), ANY, false, true)
         }
-        abi::WR_ATOMIC_FETCH_AND_ADD => {
-            let op = RemoteOp::FetchAdd { add: wr.arg0 };
-            (remote(op), ANY, false, 1)
-        }
-        abi::WR_RECV => (Op::Recv, TIME, false, 0),
+        abi::WR_ATOMIC_FETCH_AND_ADD => match wr.args.into() {
+            abi::WrAtomic {
+                compare_add: add,
+                swap: 0,
+            } => (remote(RemoteOp::FetchAdd { add }), ANY, false, true),
+            _ => return Err(Refusal::Invalid),
+        },
+        abi::WR_RECV => (Op::Recv, TIME, false, false),
         // LOCAL_INV, BIND_MW, TSO and later opcodes of `enum ib_wr_opcode`.
         7 | 8 | 10..=15 => return Err(Refusal::Unsupported),
         _ => return Err(Refusal::Invalid),
@@ -247,11 +257,9 @@ fn elements(wr: &abi::Wr, max_sge: u32) -> Result<Elements, Refusal> {
 fn is_clean(wr: &abi::Wr, op: &Op, uses: &Uses) -> bool {
     let is_remote = matches!(op, Op::Remote(_));
     wr.flags & !uses.flags == 0
-        && wr.reserved == 0
         && (is_remote || (wr.remote_addr == 0 && wr.rkey == 0))
         && (uses.imm_data || wr.imm_data == 0)
-        && (uses.args >= 1 || wr.arg0 == 0)
-        && (uses.args >= 2 || wr.arg1 == 0)
+        && (uses.args || wr.args == abi::WrArgs::ZERO)
 }
 
 /// Returns whether [`decode`] accepts `wr`, which was copied from user space, and it is plain: it is
@@ -263,9 +271,9 @@ pub fn is_plain(wr: &abi::Wr) -> bool {
     wr.num_sge == 1
         && wr.sge.buffer != 0
         && wr.flags & abi::REQUEST_TIMEOUT == 0
-        && (wr.arg0 | wr.arg1 | wr.timeout_ns) == 0
+        && (wr.args == abi::WrArgs::ZERO && wr.timeout_ns == 0)
         && operation(wr).is_ok_and(|(op, uses)| {
-            let is_atomic = matches!(op, Op::Remote(_)) && uses.args > 0;
+            let is_atomic = matches!(op, Op::Remote(_)) && uses.args;
             !is_atomic && is_clean(wr, &op, &uses)
         })
 }
@@ -278,7 +286,7 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<DecodedWr, Refusal> {
         return Err(Refusal::Invalid);
     }
     let elements = elements(wr, limits.max_sge)?;
-    if matches!(op, Op::Remote(_)) && uses.args > 0 {
+    if matches!(op, Op::Remote(_)) && uses.args {
         // An atomic: it returns 8 bytes, and its remote address is a multiple of 8.
         match elements {
             Elements::One(sge) if sge.length == 8 && wr.remote_addr & 7 == 0 => (),

@@ -43,6 +43,82 @@ macro_rules! numbers {
     };
 }
 
+/// Returns `N` bytes of `bytes` from `at` on: zeros if there are not as many.
+pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes
+        .get(at..)
+        .and_then(|rest| rest.first_chunk())
+        .map_or([0; N], |part| *part)
+}
+
+/// Copies `part` to `bytes` at `at`: nothing if it does not fit.
+pub(super) fn set_part<const N: usize>(bytes: &mut [u8], at: usize, part: [u8; N]) {
+    if let Some(place) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+        *place = part;
+    }
+}
+
+/// Defines the unions of the ABI as bytes, which are converted from and to each arm.
+///
+/// Each arm is a struct of integers that has the size of the union. So the bytes are a value of each
+/// arm, and nothing is read or written but integers in the byte order of the host.
+macro_rules! unions {
+    ($(
+        $(#[$meta:meta])*
+        union $name:ident = $c:ident.$member:ident, $size:literal bytes, align $align:tt {
+            $($arm:ident: $of:ident = $(@$offset:literal $field:ident: $ty:ty),*;)*
+        }
+    )*) => {
+        $(
+            $(#[$meta])*
+            #[repr(C, align($align))]
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub struct $name([u8; $size]);
+
+            impl Zero for $name {
+                const ZERO: Self = Self([0; $size]);
+            }
+
+            impl Default for $name {
+                fn default() -> Self {
+                    Self::ZERO
+                }
+            }
+
+            $(
+                impl From<$of> for $name {
+                    #[inline(always)]
+                    fn from(arm: $of) -> Self {
+                        let mut union = Self::ZERO;
+                        $(define::set_part(&mut union.0, $offset, arm.$field.to_ne_bytes());)*
+                        union
+                    }
+                }
+
+                impl From<$name> for $of {
+                    #[inline(always)]
+                    fn from(union: $name) -> Self {
+                        Self {
+                            $($field: <$ty>::from_ne_bytes(define::part(&union.0, $offset)),)*
+                        }
+                    }
+                }
+
+                const _: () = assert!(::core::mem::size_of::<$of>() == $size);
+            )*
+        )*
+
+        /// The arms of each union: the names in C of its struct and its member, and the name and the
+        /// type of each arm.
+        #[allow(clippy::type_complexity)]
+        pub const UNIONS: &[(&str, &str, &[(&str, &str)])] = &[$((
+            stringify!($c),
+            stringify!($member),
+            &[$((stringify!($arm), stringify!($of)),)*],
+        ),)*];
+    };
+}
+
 /// Defines the structs of the ABI: `repr(C)`, without padding, with zero as the default.
 ///
 /// Asserts the size of each struct and the offset of each field at compile time. Implements

@@ -1891,6 +1891,29 @@ struct rust_ulp_sge {
 };
 
 /**
+ * struct rust_ulp_wr_atomic - holds the operands of an atomic
+ * @compare_add: [in; 64 bits] Value to compare with, or to add.
+ * @swap: [in; 64 bits] Value to store if the comparison holds; 0 for ATOMIC_FETCH_AND_ADD.
+ */
+struct rust_ulp_wr_atomic {
+	__aligned_u64 compare_add;
+	__aligned_u64 swap;
+};
+
+/**
+ * struct rust_ulp_wr_ud - names the receiver of a datagram
+ * @ah: [in; handle] Address handle.
+ * @qp_num: [in; 24 bits] Number of the queue pair.
+ * @qkey: [in; 32 bits] Q_Key; with bit 31 set, that of the sending queue pair (IBA 10.2.5).
+ */
+struct rust_ulp_wr_ud {
+	__u32 ah;
+	__u32 qp_num;
+	__u32 qkey;
+	__u32 pad;
+};
+
+/**
  * struct rust_ulp_wr - describes a work request
  * @user_data: [in; any] The kernel copies it to the completion.
  * @qp: [in; handle] Queue pair, or a shared receive queue for RECV.
@@ -1902,13 +1925,14 @@ struct rust_ulp_sge {
  * @rkey: [in; 32 bits] Key of the remote memory.
  * @imm_data: [in; 32 bits, host order] Immediate data, or the key to invalidate.
  * @sge: [in] The only element, or the address of the array of elements.
- * @arg0: [in; 64 bits] Operand of an atomic: compare or add. UD: address handle | number of the
- *   queue pair << 32.
- * @arg1: [in; 64 bits] Second operand of an atomic: swap. UD: Q_Key; with bit 31 set, the Q_Key of
- *   the queue pair.
+ * @args: [in] What only some opcodes have; 0 for all others.
+ * @args.atomic: [in] Operands of an atomic.
+ * @args.ud: [in] Receiver of a SEND or SEND_WITH_IMM to a UD queue pair.
  * @timeout_ns: [in; ns] With RUST_ULP_REQUEST_TIMEOUT, the time limit, not 0; the kernel rounds the
  *   end up to a multiple of 2^20 ns. Without that flag there is no limit, and this is 0. If many
  *   requests of a queue run out of time together, the kernel cancels 64 of them every 2^20 ns.
+ *
+ * RDMA and atomic requests share @remote_addr and @rkey, which are therefore not in the union.
  */
 struct rust_ulp_wr {
 	__aligned_u64 user_data;
@@ -1920,14 +1944,15 @@ struct rust_ulp_wr {
 	__u32 rkey;
 	__u32 imm_data;
 	struct rust_ulp_sge sge;
-	__aligned_u64 arg0;
-	__aligned_u64 arg1;
+	union {
+		struct rust_ulp_wr_atomic atomic;
+		struct rust_ulp_wr_ud ud;
+	} args;
 	__aligned_u64 timeout_ns;
-	__aligned_u64 reserved;
 };
 
 /* rust_ulp_submit.wr_size: the size of the first version of struct rust_ulp_wr */
-#define RUST_ULP_WR_SIZE_V1	64
+#define RUST_ULP_WR_SIZE_V1	72
 
 /*
  * Errnos of SUBMIT:
@@ -1938,7 +1963,7 @@ struct rust_ulp_wr {
  *  EINVAL      an opcode or a flag is not defined; @timeout_ns is 0 with RUST_ULP_REQUEST_TIMEOUT,
  *              or not 0 without it; a field is set that the opcode does not have; @cq is 0 with a
  *              wait; an atomic is not 8 bytes at an address that is a multiple of 8; @wr_size is
- *              below 64; a connected queue pair gets an address handle
+ *              below 72; a connected queue pair gets an address handle
  *  E2BIG       @nr_wrs exceeds 1024; @wr_size exceeds 4096; the request has more elements than the
  *              queue allows, counted after they are cut at the borders of keys; bytes of a request
  *              beyond what the kernel knows are not zero
@@ -1962,7 +1987,7 @@ struct rust_ulp_wr {
  * struct rust_ulp_submit - posts requests and waits for completions
  * @wrs: [in; address] Address of an array of @nr_wrs struct rust_ulp_wr.
  * @nr_wrs: [in; requests; 0 to 1024] Length of that array.
- * @wr_size: [in; bytes; 64 to 4096] sizeof(struct rust_ulp_wr), as the caller knows it.
+ * @wr_size: [in; bytes; 72 to 4096] sizeof(struct rust_ulp_wr), as the caller knows it.
  * @cq: [in; handle or 0] Completion queue to wait for, or 0.
  * @min_complete: [in; completions] Completions to wait for, at most @entries of the queue.
  * @timeout_ns: [in, out; ns] How long to wait; out: what is left.
@@ -2095,7 +2120,7 @@ struct rust_ulp_cq_eventfd {
  */
 
 /*
- * One request. Needs IORING_SETUP_SQE128: the 80 command bytes are a struct rust_ulp_wr. A struct
+ * One request: struct rust_ulp_wr. Needs IORING_SETUP_SQE128, which has 80 command bytes. A struct
  * that has grown beyond 80 bytes goes by RUST_ULP_URING_BATCH, which takes its size.
  */
 #define RUST_ULP_URING_REQUEST	_IO(RUST_ULP_IOC_MAGIC, 0x80)
@@ -2114,7 +2139,8 @@ struct rust_ulp_cq_eventfd {
 /*
  * Errnos of URING_REQUEST:
  *
- *  EINVAL      the ring has entries of 64 bytes
+ *  E2BIG       a command byte after the struct is not zero; as SUBMIT
+ *  EINVAL      the ring has entries of 64 bytes; as SUBMIT
  *  ECANCELED, EBADF  of io_uring
  *  EACCES, EAGAIN, EBADFD, EMSGSIZE, ENOENT, ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV  as SUBMIT
  */
@@ -2132,7 +2158,7 @@ struct rust_ulp_cq_eventfd {
  * struct rust_ulp_uring_batch - is the command of RUST_ULP_URING_BATCH
  * @wrs: [in; address] Address of an array of @nr_wrs struct rust_ulp_wr.
  * @nr_wrs: [in; requests; 1 to 1024] Length of that array.
- * @wr_size: [in; bytes; 64 to 4096] sizeof(struct rust_ulp_wr), as the caller knows it.
+ * @wr_size: [in; bytes; 72 to 4096] sizeof(struct rust_ulp_wr), as the caller knows it.
  * @flags: [in] RUST_ULP_URING_RING.
  *
  * The kernel posts the requests in order, and stops at the first one that is refused, as SUBMIT

@@ -4,7 +4,7 @@
 Names lack the prefix.
 """
 
-from ctypes import Structure, c_int32, c_uint8, c_uint16, c_uint32, c_uint64
+from ctypes import Structure, Union, c_int32, c_uint8, c_uint16, c_uint32, c_uint64
 
 # The constants.
 N = {
@@ -196,7 +196,7 @@ N = {
     "SEND_SOLICITED": 4,
     "SEND_INLINE": 8,
     "REQUEST_TIMEOUT": 16,
-    "WR_SIZE_V1": 64,
+    "WR_SIZE_V1": 72,
     "CANCEL_ALL": 1,
     "URING_REQUEST": 49024,
     "URING_BATCH": 49025,
@@ -223,6 +223,10 @@ SIZES = {
 def struct(name, out, /, **members):
     S[name] = type(name, (Structure,), {"_fields_": list(members.items())})
     OUT[name] = out.split()
+
+
+def union(**arms):
+    return type("union", (Union,), {"_fields_": list(arms.items())})
 
 
 struct(
@@ -814,6 +818,20 @@ struct(
     offset=c_uint64,
 )
 struct(
+    "wr_atomic",
+    "",
+    compare_add=c_uint64,
+    swap=c_uint64,
+)
+struct(
+    "wr_ud",
+    "",
+    ah=c_uint32,
+    qp_num=c_uint32,
+    qkey=c_uint32,
+    pad=c_uint32,
+)
+struct(
     "wr",
     "",
     user_data=c_uint64,
@@ -825,10 +843,8 @@ struct(
     rkey=c_uint32,
     imm_data=c_uint32,
     sge=S["sge"],
-    arg0=c_uint64,
-    arg1=c_uint64,
+    args=union(atomic=S["wr_atomic"], ud=S["wr_ud"]),
     timeout_ns=c_uint64,
-    reserved=c_uint64,
 )
 struct(
     "submit",

@@ -7,7 +7,6 @@
 Expects the module and two hosts. Prints KTAP.
 """
 
-import ctypes
 import os
 import re
 import signal
@@ -114,13 +113,6 @@ def test_deadline(r):
     r.equal("requests without an end wait", said(a.cq.reap()), [])
     b.file.submit([recv(b, i) for i in range(1, 6)])
     r.equal("and succeed", (said(a.cq.wait(2)), len(b.cq.wait(5)), drained(a)), ([(1, 0), (2, 0)], 5, (0, 0)))
-    first = bytes(send(a, 3))[: N["WR_SIZE_V1"]]
-    array = (ctypes.c_char * len(first)).from_buffer_copy(first)
-    a.file.call("SUBMIT", wrs=ctypes.addressof(array), nr_wrs=1, wr_size=N["WR_SIZE_V1"])
-    b.file.submit([recv(b, 3)])
-    r.equal(
-        "a request of the first version has no deadline", (said(a.cq.wait(1)), said(b.cq.wait(1))), ([(3, 0)], [(3, 0)])
-    )
 
 
 def expiries(depth, rounds=40):

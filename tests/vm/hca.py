@@ -217,8 +217,7 @@ def test_atomics(r):
     b.buffer.map[:8] = (7).to_bytes(8, "little")
     for name, after in zip(names, (9, 11) if posts and grants else (7, 7), strict=True):
         where = {"remote_addr": there.addr, "rkey": there.rkey}
-        arg = {"arg0": 7, "arg1": 9} if "SWP" in name else {"arg0": 2}
-        wr = a.qp.wr(name, a.buffer, 0, 8, **where, **arg)
+        wr = a.qp.wr(name, a.buffer, 0, 8, atomic=(7, 9) if "SWP" in name else (2,), **where)
         if posts and grants:
             a.file.submit([wr])
             r.equal(f"{name}: it completes", a.cq.wait(1)[0].status, 0)

@@ -573,7 +573,7 @@ def test_guess(r):
     *_, addr, rkey = victim(face)
     *_, own_addr, own_key = hostile(face)
     for op in ("RDMA_WRITE", "RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD"):
-        args = {"arg0": 1, "arg1": 0 if "ADD" in op else 1} if "ATOMIC" in op else {}
+        args = {"atomic": (1, 0 if "ADD" in op else 1)} if "ATOMIC" in op else {}
         status, rest, kept = hostile(loop_request, op, addr, rkey, **args)
         r.equal(f"{op} by the very key, in another domain", (status, kept), (REFUSED, True))
         # The index of a region that nobody has.

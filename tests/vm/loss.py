@@ -163,7 +163,7 @@ def mixed(r, how, what, count, faults):
                     matches = dice.random() < 0.5
                     b.buffer.map[there : there + 8] = old.to_bytes(8, "little")
                     compare = old if matches else old ^ 1
-                    more = {"arg0": add} if "ADD" in kind else {"arg0": compare, "arg1": add}
+                    more = {"atomic": (add,) if "ADD" in kind else (compare, add)}
                     new = (old + add) % (1 << 64) if "ADD" in kind else add if matches else old
                     expected += [
                         (a, here, old.to_bytes(8, "little"), a.buffer.map[here : here + 8]),

@@ -101,7 +101,7 @@ def test_keys(r):
     word = ctypes.c_uint64.from_buffer(there.map, KEY + 8)
     word.value = 0x1122334455667788
     b.qp.modify("ACCESS_FLAGS", access_flags=ALL)
-    add = a.qp.wr("ATOMIC_FETCH_AND_ADD", small, KEY - 4, 8, remote_addr=KEY + 8, rkey=grant.rkey, arg0=1)
+    add = a.qp.wr("ATOMIC_FETCH_AND_ADD", small, KEY - 4, 8, remote_addr=KEY + 8, rkey=grant.rkey, atomic=(1,))
     if ulp.atomics(a.file):
         a.file.submit([add])
         r.equal(

@@ -109,8 +109,9 @@ def test_atomics(r):
     word = ctypes.c_uint64.from_buffer(b.buffer.map, 64)
     back = ctypes.c_uint64.from_buffer(a.buffer.map, 128)
 
-    def atomic(op, **fields):
-        a.file.submit([a.qp.wr(op, a.buffer, 128, 8, remote_addr=b.grant.addr + 64, rkey=b.grant.rkey, **fields)])
+    def atomic(op, *operands):
+        where = {"remote_addr": b.grant.addr + 64, "rkey": b.grant.rkey}
+        a.file.submit([a.qp.wr(op, a.buffer, 128, 8, atomic=operands, **where)])
         done = a.cq.wait(1)[0]
         return done.status, done.opcode, done.byte_len, back.value, word.value
 
@@ -118,16 +119,20 @@ def test_atomics(r):
     word.value = 2**64 - 3
     r.equal(
         "fetch-and-add wraps and returns what was there",
-        atomic("ATOMIC_FETCH_AND_ADD", arg0=5),
+        atomic("ATOMIC_FETCH_AND_ADD", 5),
         (0, add, 8, 2**64 - 3, 2),
     )
-    r.equal("compare-and-swap that matches", atomic("ATOMIC_CMP_AND_SWP", arg0=2, arg1=99), (0, swap, 8, 2, 99))
-    r.equal("compare-and-swap that does not", atomic("ATOMIC_CMP_AND_SWP", arg0=2, arg1=7), (0, swap, 8, 99, 99))
-    bad = a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 128, 8, remote_addr=b.grant.addr + 65, rkey=b.grant.rkey, arg0=1)
-    r.equal("an atomic on an unaligned address", error_of(a.file.submit, [bad]), "EINVAL")
-    bad = a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 128, 4, remote_addr=b.grant.addr + 64, rkey=b.grant.rkey, arg0=1)
-    r.equal("an atomic that returns four bytes", error_of(a.file.submit, [bad]), "EINVAL")
-    r.equal("neither changed the word", word.value, 99)
+    r.equal("compare-and-swap that matches", atomic("ATOMIC_CMP_AND_SWP", 2, 99), (0, swap, 8, 2, 99))
+    r.equal("compare-and-swap that does not", atomic("ATOMIC_CMP_AND_SWP", 2, 7), (0, swap, 8, 99, 99))
+    for what, length, at, operands in (
+        ("an atomic on an unaligned address", 8, 65, (1,)),
+        ("an atomic that returns four bytes", 4, 64, (1,)),
+        ("ATOMIC_FETCH_AND_ADD with a second operand", 8, 64, (1, 1)),
+    ):
+        where = {"remote_addr": b.grant.addr + at, "rkey": b.grant.rkey}
+        bad = a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 128, length, atomic=operands, **where)
+        r.equal(f"{what}: EINVAL", error_of(a.file.submit, [bad]), "EINVAL")
+    r.equal("none changed the word", word.value, 99)
     posts = [
         a.qp.wr(
             "ATOMIC_FETCH_AND_ADD",
@@ -136,7 +141,7 @@ def test_atomics(r):
             8,
             remote_addr=b.grant.addr + 64,
             rkey=b.grant.rkey,
-            arg0=1,
+            atomic=(1,),
             user_data=i,
         )
         for i in range(100)

@@ -155,7 +155,7 @@ def test_bad(r):
         wrong = {
             "an opcode that is not defined": ({"opcode": 99}, "EINVAL"),
             "a flag that is not defined": ({"flags": 1 << 15}, "EINVAL"),
-            "a field that the opcode does not have": ({"arg1": 1}, "EINVAL"),
+            "a field that the opcode does not have": ({"args": ((0, 1),)}, "EINVAL"),
             "a queue pair of another file": ({"qp": other.qp.handle + (1 << 16)}, "ENOENT"),
             "a completion queue": ({"qp": a.cq.handle}, "EBADFD"),
             "a buffer that is none": ({"sge": sge(buffer=0x20000777, length=8)}, "ENOENT"),
@@ -220,7 +220,7 @@ def test_alike(r):
     wrong = {
         "an address at the peer": {"remote_addr": 8},
         "a key of the peer": {"rkey": 8},
-        "an argument": {"arg0": 1 << 40},
+        "an argument": {"args": ((1 << 40, 0),)},
         "a time without a timeout": {"timeout_ns": 1},
         "memory beyond the buffer": {"sge": beyond},
     }

@@ -288,7 +288,10 @@ class Maker:
         if "IMM" in op:
             fields["imm_data"] = self.below(1 << 16)
         if "ATOMIC" in op:
-            fields |= {"arg0": self.below(4), "arg1": self.below(1 << 16)}
+            fields |= {"args.atomic.compare_add": self.below(4)}
+            second = self.below(1 << 16)
+            if op == "ATOMIC_CMP_AND_SWP":
+                fields["args.atomic.swap"] = second
         if self.below(6) == 0:
             name, value = self.pick(
                 [
@@ -303,7 +306,7 @@ class Maker:
                     ("rkey", f"${grant[1:]}^0x55"),
                     ("remote_addr", f"&{grant[1:]}+4090"),
                     ("timeout_ns", 5),
-                    ("reserved", 1),
+                    ("args.ud.pad", 1),
                 ]
             )
             fields[name] = value

@@ -537,11 +537,18 @@ class Qp:
 
     def datagram(self, ah, peer, qkey, *args, op="SEND", **fields):
         """A request as wr() makes it, to the queue pair numbered `peer` by way of `ah`."""
-        return self.wr(op, *args, arg0=ah | peer << 32, arg1=qkey, **fields)
+        return self.wr(op, *args, ud=(ah, peer, qkey), **fields)
 
-    def wr(self, op, buffer=None, offset=0, length=0, **fields):
-        """One request over `length` bytes of `buffer`, signalled unless flags say otherwise."""
+    def wr(self, op, buffer=None, offset=0, length=0, atomic=(), ud=(), **fields):
+        """One request over `length` bytes of `buffer`, signalled unless flags say otherwise.
+
+        `atomic` and `ud` are the members of that arm of `args`, in their order.
+        """
         wr = S["wr"](qp=self.handle, opcode=N["WR_" + op], **fields)
+        if atomic:
+            wr.args.atomic = atomic
+        if ud:
+            wr.args.ud = ud
         if op != "RECV" and "flags" not in fields:
             wr.flags = N["SEND_SIGNALED"]
         if wr.timeout_ns:

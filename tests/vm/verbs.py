@@ -365,17 +365,21 @@ def test_ud_refused(r):
         ("another kind of object for an address", send(ah=a.pd), "EBADFD"),
         ("an address of another domain", send(ah=foreign), "EXDEV"),
         ("a number of 25 bits", send(qpn=1 << 24), "ERANGE"),
-        ("a key of 33 bits", send(qkey=1 << 32), "EINVAL"),
+        (
+            "a receiver with padding that is not zero",
+            a.qp.wr("SEND", a.buffer, 0, 8, ud=(a.ah.handle, b.qp.num, QKEY, 1)),
+            "EINVAL",
+        ),
         ("a send that names nobody", a.qp.wr("SEND", a.buffer, 0, 8), "ENOENT"),
         ("a write", a.qp.wr("RDMA_WRITE", a.buffer, 0, 8), UNSUPPORTED),
         ("a read", a.qp.wr("RDMA_READ", a.buffer, 0, 8), UNSUPPORTED),
-        ("an atomic", a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 0, 8, arg0=1), UNSUPPORTED),
-        ("a receive that names somebody", a.qp.wr("RECV", a.buffer, 0, 8, arg0=a.ah.handle), "EINVAL"),
+        ("an atomic", a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 0, 8, atomic=(1,)), UNSUPPORTED),
+        ("a receive that names somebody", a.qp.wr("RECV", a.buffer, 0, 8, ud=(a.ah.handle,)), "EINVAL"),
     ):
         r.equal(f"{what} is refused", a.file.try_submit([wr, send()])[:3], (want, 0, want))
     r.equal("and nothing of all that was posted", settle(a.cq), [])
     rc, _ = pair()
-    r.equal("a connection's send names nobody", error_of(rc.file.submit, [rc.qp.wr("SEND", arg0=1)]), "EINVAL")
+    r.equal("a connection's send names nobody", error_of(rc.file.submit, [rc.qp.wr("SEND", ud=(1,))]), "EINVAL")
 
     ip("h1", "link", "set", "w1", "mtu", "1500")
     r.equal(

@@ -24,6 +24,17 @@ const OPCODES: [u8; 9] = [
     abi::WR_RECV,
 ];
 
+/// The operands of an atomic.
+fn atomic(compare_add: u64, swap: u64) -> abi::WrArgs {
+    abi::WrAtomic { compare_add, swap }.into()
+}
+
+/// The arguments as two words.
+fn words(wr: &abi::Wr) -> [u64; 2] {
+    let abi::WrAtomic { compare_add, swap } = wr.args.into();
+    [compare_add, swap]
+}
+
 /// What was decoded, as the bytes that must have been there.
 fn encode(request: &DecodedWr) -> abi::Wr {
     let mut wr = abi::Wr {
@@ -44,11 +55,11 @@ fn encode(request: &DecodedWr) -> abi::Wr {
                 }
                 RemoteOp::Read => abi::WR_RDMA_READ,
                 RemoteOp::CompareSwap { compare, swap } => {
-                    (wr.arg0, wr.arg1) = (compare, swap);
+                    wr.args = atomic(compare, swap);
                     abi::WR_ATOMIC_CMP_AND_SWP
                 }
                 RemoteOp::FetchAdd { add } => {
-                    wr.arg0 = add;
+                    wr.args = atomic(add, 0);
                     abi::WR_ATOMIC_FETCH_AND_ADD
                 }
             }
@@ -60,8 +71,13 @@ fn encode(request: &DecodedWr) -> abi::Wr {
         } => {
             wr.imm_data = imm.or(invalidate).unwrap_or(0);
             if let Some(to) = to {
-                wr.arg0 = u64::from(to.ah) | (u64::from(to.qp_num) << 32);
-                wr.arg1 = to.qkey.into();
+                wr.args = abi::WrUd {
+                    ah: to.ah,
+                    qp_num: to.qp_num,
+                    qkey: to.qkey,
+                    pad: 0,
+                }
+                .into();
             }
             match (imm, invalidate) {
                 (None, None) => abi::WR_SEND,
@@ -104,7 +120,7 @@ fn anything() -> impl Strategy<Value = abi::Wr> {
         any::<(u64, u32, u8, u8, u16)>(),
         any::<(u64, u32, u32)>(),
         any::<(u32, u32, u64)>(),
-        any::<(u64, u64, u64, u64)>(),
+        any::<(u64, u64, u64)>(),
     )
         .prop_map(
             |((user_data, qp, opcode, num_sge, flags), remote, sge, args)| abi::Wr {
@@ -121,10 +137,8 @@ fn anything() -> impl Strategy<Value = abi::Wr> {
                     length: sge.1,
                     offset: sge.2,
                 },
-                arg0: args.0,
-                arg1: args.1,
+                args: atomic(args.0, args.1),
                 timeout_ns: args.2,
-                reserved: args.3,
             },
         )
 }
@@ -157,10 +171,10 @@ fn plausible() -> impl Strategy<Value = abi::Wr> {
         (addr, or_zero32(), or_zero32()),
         sge,
         (or_zero(), or_zero()),
-        (timeout, prop_oneof![9 => Just(0u64), 1 => any::<u64>()]),
+        timeout,
     )
         .prop_map(
-            |((user_data, qp), (opcode, num_sge, flags), remote, sge, args, rest)| abi::Wr {
+            |((user_data, qp), (opcode, num_sge, flags), remote, sge, args, timeout_ns)| abi::Wr {
                 user_data,
                 qp,
                 opcode,
@@ -174,30 +188,35 @@ fn plausible() -> impl Strategy<Value = abi::Wr> {
                     length: sge.1,
                     offset: sge.2,
                 },
-                arg0: args.0,
-                arg1: args.1,
-                timeout_ns: rest.0,
-                reserved: rest.1,
+                args: atomic(args.0, args.1),
+                timeout_ns,
             },
         )
 }
 
+/// The words of the arguments that an opcode has.
+const NONE: [u64; 2] = [0, 0];
+const FIRST: [u64; 2] = [u64::MAX, 0];
+const BOTH: [u64; 2] = [u64::MAX; 2];
+/// All members of a receiver but its padding.
+const RECEIVER: [u64; 2] = [u64::MAX, u64::from_le(0xffff_ffff)];
+
 /// What the header says of each opcode, written down once more: flags, remote memory, immediate
 /// data, arguments.
-fn allowed(opcode: u8) -> Option<(u16, bool, bool, u32)> {
+fn allowed(opcode: u8) -> Option<(u16, bool, bool, [u64; 2])> {
     let time = abi::REQUEST_TIMEOUT;
     let any = abi::SEND_FENCE | abi::SEND_SIGNALED | time;
     let data = any | abi::SEND_INLINE | abi::SEND_SOLICITED;
     Some(match opcode {
-        0 => (any | abi::SEND_INLINE, true, false, 0),
-        1 => (data, true, true, 0),
-        2 => (data, false, false, 2),
-        3 => (data, false, true, 2),
-        9 => (data, false, true, 0),
-        4 => (any, true, false, 0),
-        5 => (any, true, false, 2),
-        6 => (any, true, false, 1),
-        128 => (time, false, false, 0),
+        0 => (any | abi::SEND_INLINE, true, false, NONE),
+        1 => (data, true, true, NONE),
+        2 => (data, false, false, RECEIVER),
+        3 => (data, false, true, RECEIVER),
+        9 => (data, false, true, NONE),
+        4 => (any, true, false, NONE),
+        5 => (any, true, false, BOTH),
+        6 => (any, true, false, FIRST),
+        128 => (time, false, false, NONE),
         _ => return None,
     })
 }
@@ -215,12 +234,12 @@ fn expected(wr: &abi::Wr, limits: Limits) -> Vec<Refusal> {
     let no_sge = wr.sge.buffer == 0 && wr.sge.length == 0;
     let invalid = wr.flags & !flags != 0
         || (wr.flags & abi::REQUEST_TIMEOUT != 0) != (wr.timeout_ns != 0)
-        || wr.reserved != 0
         || !remote && (wr.remote_addr != 0 || wr.rkey != 0)
         || !imm && wr.imm_data != 0
-        || args < 1 && wr.arg0 != 0
-        || args < 2 && wr.arg1 != 0
-        || args == 2 && !atomic && wr.arg1 >> 32 != 0
+        || words(wr)
+            .iter()
+            .zip(args)
+            .any(|(word, has)| word & !has != 0)
         || wr.num_sge == 0 && (!no_sge || wr.sge.offset != 0)
         || wr.num_sge > 1 && !no_sge
         || atomic && (wr.num_sge != 1 || wr.sge.length != 8 || wr.remote_addr % 8 != 0);
@@ -243,7 +262,7 @@ fn takes_short_way(wr: &abi::Wr) -> bool {
     let wrong = expected(wr, LIMITS);
     wrong.iter().all(|refusal| *refusal == Refusal::TooLong)
         && !atomic
-        && (wr.num_sge, wr.arg0, wr.arg1) == (1, 0, 0)
+        && (wr.num_sge, words(wr)) == (1, NONE)
         && wr.sge.buffer != 0
         && wr.flags & abi::REQUEST_TIMEOUT == 0
 }
@@ -282,12 +301,13 @@ proptest! {
 
     #[test]
     fn plain_requests(wr in plausible(), buffer in 1u32.., flags in 0u16..8) {
-        let one = abi::Wr { num_sge: 1, flags, arg0: 0, arg1: 0, timeout_ns: 0, reserved: 0, ..wr };
-        check(&abi::Wr { sge: abi::Sge { buffer, ..wr.sge }, ..one }, LIMITS)?;
+        let sge = abi::Sge { buffer, ..wr.sge };
+        let args = abi::WrArgs::default();
+        check(&abi::Wr { num_sge: 1, flags, args, timeout_ns: 0, sge, ..wr }, LIMITS)?;
     }
 
     #[test]
-    fn bytes_beyond_what_an_opcode_has(wr in plausible(), bit in 0u32..640) {
+    fn bytes_beyond_what_an_opcode_has(wr in plausible(), bit in 0u32..576) {
         // Each bit of a request that is in order says something, or must not be set: no two
         // requests mean the same.
         if let Ok(request) = decode(&wr, LIMITS) {
@@ -314,10 +334,9 @@ fn flip(wr: &abi::Wr, bit: u32) -> abi::Wr {
         4 if by < 32 => wr.sge.buffer ^= 1 << by,
         4 => wr.sge.length ^= 1 << (by - 32),
         5 => wr.sge.offset ^= 1 << by,
-        6 => wr.arg0 ^= 1 << by,
-        7 => wr.arg1 ^= 1 << by,
-        8 => wr.timeout_ns ^= 1 << by,
-        _ => wr.reserved ^= 1 << by,
+        6 => wr.args = atomic(words(&wr)[0] ^ 1 << by, words(&wr)[1]),
+        7 => wr.args = atomic(words(&wr)[0], words(&wr)[1] ^ 1 << by),
+        _ => wr.timeout_ns ^= 1 << by,
     }
     wr
 }
@@ -409,7 +428,48 @@ fn each_class_of_refusal() {
     assert_eq!(refusal(|wr| wr.flags = 1 << 4), 22);
     assert_eq!(refusal(|wr| wr.rkey = 1), 22);
     assert_eq!(refusal(|wr| wr.imm_data = 1), 22);
-    assert_eq!(refusal(|wr| wr.arg1 = 1 << 32), 22);
+    for opcode in [abi::WR_SEND, abi::WR_SEND_WITH_IMM] {
+        let to = |pad| abi::WrUd {
+            ah: 1,
+            qp_num: 2,
+            qkey: 3,
+            pad,
+        };
+        let with = |pad| {
+            let args = to(pad).into();
+            decode(
+                &abi::Wr {
+                    opcode,
+                    args,
+                    ..good
+                },
+                LIMITS,
+            )
+        };
+        assert!(with(0).is_ok());
+        assert_eq!(with(1), Err(Refusal::Invalid));
+    }
+    let args = |opcode, args| {
+        let remote = abi::Wr {
+            opcode,
+            args,
+            ..good
+        };
+        decode(&remote, LIMITS).map_err(Refusal::errno).err()
+    };
+    assert_eq!(args(abi::WR_ATOMIC_CMP_AND_SWP, atomic(1, 1)), None);
+    assert_eq!(args(abi::WR_ATOMIC_FETCH_AND_ADD, atomic(1, 0)), None);
+    assert_eq!(args(abi::WR_ATOMIC_FETCH_AND_ADD, atomic(1, 1)), Some(22));
+    for opcode in [
+        abi::WR_RDMA_WRITE,
+        abi::WR_RDMA_READ,
+        abi::WR_SEND_WITH_INV,
+        abi::WR_RECV,
+    ] {
+        assert_eq!(args(opcode, atomic(0, 0)), None);
+        assert_eq!(args(opcode, atomic(1, 0)), Some(22));
+        assert_eq!(args(opcode, atomic(0, 1 << 63)), Some(22));
+    }
     assert_eq!(refusal(|wr| wr.num_sge = 0), 22);
     assert_eq!(refusal(|wr| wr.num_sge = 2), 22);
     assert_eq!(

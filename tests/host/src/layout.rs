@@ -61,6 +61,20 @@ fn program(structs: &[Struct], numbers: &[(&str, i128)]) -> String {
                 "_Static_assert(offsetof(struct {c_name}, {field}) == {offset}, \"offset of {c_name}.{field}\");\n\
                  _Static_assert(sizeof(((struct {c_name} *)0)->{field}) == {size}, \"size of {c_name}.{field}\");"
             );
+            let union = abi::UNIONS
+                .iter()
+                .find(|(of, member, _)| of == c_name && member == field);
+            if let Some((.., arms)) = union {
+                for (arm, ty) in *arms {
+                    let _ = writeln!(
+                        c,
+                        "_Static_assert(offsetof(struct {c_name}, {field}.{arm}) == {offset}, \"offset of {c_name}.{field}.{arm}\");\n\
+                         _Static_assert(__builtin_types_compatible_p(__typeof__(((struct {c_name} *)0)->{field}.{arm}), {}), \"type of {c_name}.{field}.{arm}\");",
+                        c_type(ty)
+                    );
+                }
+                continue;
+            }
             let (element, index) = match ty.strip_prefix('[').and_then(|t| t.split_once(';')) {
                 Some((element, _)) => (element, "[0]"),
                 None => (*ty, ""),
@@ -144,6 +158,35 @@ fn header_stands_alone() {
     .unwrap();
 }
 
+/// A union has the bytes of each arm.
+#[test]
+fn unions_are_bytes() {
+    let ud = abi::WrUd {
+        ah: 0x0102_0304,
+        qp_num: 0x0506_0708,
+        qkey: 0x090a_0b0c,
+        pad: 0x0d0e_0f10,
+    };
+    let args = abi::WrArgs::from(ud);
+    assert_eq!(abi::WrUd::from(args), ud);
+    let words = |one: u32, other: u32| {
+        let [one, other] = [one.to_ne_bytes(), other.to_ne_bytes()];
+        u64::from_ne_bytes([one, other].concat().try_into().unwrap())
+    };
+    let atomic = abi::WrAtomic {
+        compare_add: words(ud.ah, ud.qp_num),
+        swap: words(ud.qkey, ud.pad),
+    };
+    assert_eq!(abi::WrAtomic::from(args), atomic);
+    assert_eq!(abi::WrArgs::from(atomic), args);
+    assert_eq!(abi::WrArgs::default(), <abi::WrArgs as abi::Zero>::ZERO);
+    assert_ne!(abi::WrArgs::default(), args);
+    assert_eq!(
+        abi::WrArgs::from(abi::WrUd::default()),
+        abi::WrArgs::default()
+    );
+}
+
 /// The comparison would notice.
 #[test]
 fn a_difference_is_found() {
@@ -219,6 +262,8 @@ fn commands_begin_with_size_and_flags() {
         "addr",
         "conn_param",
         "sge",
+        "wr_atomic",
+        "wr_ud",
         "wr",
         // What goes into an entry of io_uring.
         "uring_batch",

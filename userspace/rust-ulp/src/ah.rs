@@ -120,9 +120,12 @@ impl Destination {
     }
 
     /// As requests carry it.
-    pub(crate) fn to_abi(&self) -> Result<(u64, u64)> {
-        let qp_num = bits_24("the number of a queue pair", self.qp_num)?;
-        let name = u64::from(self.ah.handle()) | (u64::from(qp_num) << 32);
-        Ok((name, self.qkey.into()))
+    pub(crate) fn to_abi(&self) -> Result<abi::WrUd> {
+        Ok(abi::WrUd {
+            ah: self.ah.handle(),
+            qp_num: bits_24("the number of a queue pair", self.qp_num)?,
+            qkey: self.qkey,
+            pad: 0,
+        })
     }
 }

@@ -276,10 +276,12 @@ impl Fields<'_> {
             rkey: self.u32(),
             imm_data: self.u32(),
             sge: self.sge(),
-            arg0: self.u64(),
-            arg1: self.u64(),
+            args: abi::WrAtomic {
+                compare_add: self.u64(),
+                swap: self.u64(),
+            }
+            .into(),
             timeout_ns: self.u64(),
-            reserved: self.u64(),
         }
     }
 }
@@ -1102,15 +1104,15 @@ impl Kernel {
                 if data.len() > 1024 {
                     return Err(Errno::EMSGSIZE);
                 }
-                let ah = match state.objects.get(&(wr.arg0 as u32)) {
+                let to = abi::WrUd::from(wr.args);
+                let ah = match state.objects.get(&to.ah) {
                     Some(Object::Ah { attr, .. }) => *attr,
                     Some(_) => return Err(Errno::EBADFD),
                     None => return Err(Errno::ENOENT),
                 };
-                let number = (wr.arg0 >> 32) as u32;
-                state.with_number(number).filter(|qp| {
+                state.with_number(to.qp_num).filter(|qp| {
                     let qkey = state.qp(*qp).map(|qp| qp.attr.qkey);
-                    gids().iter().any(|gid| gid.gid == ah.dgid) && qkey == Ok(wr.arg1 as u32)
+                    gids().iter().any(|gid| gid.gid == ah.dgid) && qkey == Ok(to.qkey)
                 })
             }
             _ => state.peer(wr.qp),
@@ -1136,6 +1138,7 @@ impl Kernel {
             Some(())
         };
         let len = data.len() as u64;
+        let abi::WrAtomic { compare_add, swap } = wr.args.into();
         let done = match wr.opcode {
             abi::WR_RDMA_WRITE | abi::WR_RDMA_WRITE_WITH_IMM => {
                 cqe.opcode = abi::WC_RDMA_WRITE;
@@ -1152,11 +1155,11 @@ impl Kernel {
             }
             abi::WR_ATOMIC_CMP_AND_SWP => {
                 cqe.opcode = abi::WC_COMP_SWAP;
-                atomic(&|old| if old == wr.arg0 { wr.arg1 } else { old }, &mut cqe)
+                atomic(&|old| if old == compare_add { swap } else { old }, &mut cqe)
             }
             abi::WR_ATOMIC_FETCH_AND_ADD => {
                 cqe.opcode = abi::WC_FETCH_ADD;
-                atomic(&|old| old.wrapping_add(wr.arg0), &mut cqe)
+                atomic(&|old| old.wrapping_add(compare_add), &mut cqe)
             }
             abi::WR_SEND | abi::WR_SEND_WITH_IMM => Some(()),
             abi::WR_SEND_WITH_INV => match state.objects.get_mut(&(wr.imm_data >> 8)) {

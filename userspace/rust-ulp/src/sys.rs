@@ -509,16 +509,21 @@ impl AsFd for Uring {
 /// A request as the bytes of a command.
 #[cfg(feature = "io-uring")]
 pub(crate) fn request_bytes(wr: &abi::Wr) -> [u8; 80] {
-    // SAFETY: Both are 80 bytes, and a `Wr` has no padding.
-    unsafe { std::mem::transmute::<abi::Wr, [u8; 80]>(*wr) }
+    // SAFETY: Both are 72 bytes, and a `Wr` has no padding.
+    command(unsafe { std::mem::transmute::<abi::Wr, [u8; 72]>(*wr) })
 }
 
 /// A batch as the bytes of a command.
 #[cfg(feature = "io-uring")]
 pub(crate) fn batch_bytes(batch: &abi::UringBatch) -> [u8; 80] {
-    let mut bytes = [0; 80];
     // SAFETY: Both are 16 bytes, and a `UringBatch` has no padding.
-    let head = unsafe { std::mem::transmute::<abi::UringBatch, [u8; 16]>(*batch) };
+    command(unsafe { std::mem::transmute::<abi::UringBatch, [u8; 16]>(*batch) })
+}
+
+/// Returns the bytes of a command that begins with `head`.
+#[cfg(feature = "io-uring")]
+fn command<const N: usize>(head: [u8; N]) -> [u8; 80] {
+    let mut bytes = [0; 80];
     for (to, from) in bytes.iter_mut().zip(head) {
         *to = from;
     }

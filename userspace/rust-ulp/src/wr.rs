@@ -37,7 +37,7 @@ pub struct Request<'a> {
     remote: Option<RemoteSlice>,
     pub(crate) to: Option<Destination>,
     /// Of an atomic operation.
-    args: (u64, u64),
+    args: abi::WrArgs,
     needed: Access,
     imm_data: u32,
     flags: u16,
@@ -56,7 +56,7 @@ impl<'a> Request<'a> {
             local,
             remote: None,
             to: None,
-            args: (0, 0),
+            args: abi::WrArgs::default(),
             needed: Access::empty(),
             imm_data: 0,
             flags: abi::SEND_SIGNALED,
@@ -155,12 +155,12 @@ impl<'a> Request<'a> {
             self.check_remote(remote, len)?;
             (remote_addr, rkey) = (remote.addr(), remote.rkey());
         }
-        let (mut arg0, mut arg1) = self.args;
+        let mut args = self.args;
         if let Some(to) = to {
             if let Some(mtu) = target.mtu.filter(|mtu| len > u64::from(*mtu)) {
                 return Err(Error::DatagramTooLong { len, mtu });
             }
-            (arg0, arg1) = to.to_abi()?;
+            args = to.to_abi()?.into();
         }
         Ok(abi::Wr {
             user_data: self.user_data,
@@ -172,10 +172,8 @@ impl<'a> Request<'a> {
             rkey,
             imm_data: self.imm_data,
             sge,
-            arg0,
-            arg1,
+            args,
             timeout_ns: self.timeout_ns,
-            reserved: 0,
         })
     }
 
@@ -612,7 +610,11 @@ impl CompareSwap<'_> {
         let local = Local::One(result);
         let mut request =
             Request::new(abi::WR_ATOMIC_CMP_AND_SWP, local).remote(target, Access::REMOTE_ATOMIC);
-        request.args = (compare, swap);
+        request.args = abi::WrAtomic {
+            compare_add: compare,
+            swap,
+        }
+        .into();
         Self { request }
     }
 }
@@ -661,7 +663,11 @@ impl FetchAdd<'_> {
         let local = Local::One(result);
         let mut request =
             Request::new(abi::WR_ATOMIC_FETCH_AND_ADD, local).remote(target, Access::REMOTE_ATOMIC);
-        request.args = (add, 0);
+        request.args = abi::WrAtomic {
+            compare_add: add,
+            swap: 0,
+        }
+        .into();
         Self { request }
     }
 }

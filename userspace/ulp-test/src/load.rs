@@ -828,10 +828,13 @@ fn reliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
                     abi::WR_ATOMIC_FETCH_AND_ADD
                 };
                 let new = if swap { add } else { old.wrapping_add(add) };
-                let (arg0, arg1) = if swap { (old, add) } else { (add, 0) };
+                let (compare_add, second) = if swap { (old, add) } else { (add, 0) };
+                let args = abi::WrAtomic {
+                    compare_add,
+                    swap: second,
+                };
                 a.link.post(&[abi::Wr {
-                    arg0,
-                    arg1,
+                    args: args.into(),
                     ..a.request(op, &b, from & !7, to, 8, n)
                 }])?;
                 a.succeed(n..n + 1)?;
@@ -972,8 +975,13 @@ fn unreliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
                 attr,
                 ..abi::AhCreate::default()
             })?;
-            wr.arg0 = u64::from(ah.handle) | (u64::from(b.qp.qp_num) << 32);
-            wr.arg1 = u64::from(QKEY);
+            wr.args = abi::WrUd {
+                ah: ah.handle,
+                qp_num: b.qp.qp_num,
+                qkey: QKEY,
+                pad: 0,
+            }
+            .into();
             a.link.post(&[wr])?;
             a.link.destroy(ah.handle)?;
         } else {
@@ -1323,7 +1331,7 @@ fn uring(worker: Worker<'_>, dice: &mut Dice) -> Done {
     };
     let entry = |wr: &abi::Wr| {
         let mut cmd = [0; 80];
-        cmd.copy_from_slice(&bytes(wr));
+        cmd[..size_of::<abi::Wr>()].copy_from_slice(&bytes(wr));
         let fd = types::Fd(a.link.fd.number());
         opcode::UringCmd80::new(fd, abi::URING_REQUEST)
             .cmd(cmd)

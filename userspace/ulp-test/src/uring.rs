@@ -178,7 +178,11 @@ fn operations(ring: &mut Uring) -> Outcome {
 
     let add = abi::Wr {
         opcode: abi::WR_ATOMIC_FETCH_AND_ADD,
-        arg0: 5,
+        args: abi::WrAtomic {
+            compare_add: 5,
+            swap: 0,
+        }
+        .into(),
         sge: set.sge(3 * PAGE as u64, 8),
         ..set.write()
     };
@@ -232,12 +236,24 @@ fn refusals() -> Outcome {
         ..wr
     };
     one("a deadline", request(&set, 9, late), refused(Errno::EINVAL))?;
-    let reserved = abi::Wr { reserved: 1, ..wr };
-    one(
-        "reserved",
-        request(&set, 9, reserved),
-        refused(Errno::EINVAL),
-    )?;
+    let args = abi::WrUd {
+        pad: 1,
+        ..abi::WrUd::default()
+    }
+    .into();
+    let arguments = request(&set, 9, abi::Wr { args, ..wr });
+    one("arguments", arguments, refused(Errno::EINVAL))?;
+    for at in size_of::<abi::Wr>()..80 {
+        let mut cmd = [0; 80];
+        cmd[..size_of::<abi::Wr>()].copy_from_slice(&bytes(&wr));
+        cmd[at] = 1;
+        let entry = opcode::UringCmd80::new(types::Fd(fd), abi::URING_REQUEST);
+        one(
+            &format!("byte {at} of a request is not zero"),
+            entry.cmd(cmd).build().user_data(9),
+            refused(Errno::E2BIG),
+        )?;
+    }
     let op = |op| entry(fd, op, 9, &wr);
     one(
         "no command",
@@ -272,7 +288,7 @@ fn refusals() -> Outcome {
     let small = abi::UringBatch {
         wrs: area.at(0),
         nr_wrs: 1,
-        wr_size: 63,
+        wr_size: abi::Wr::SIZE as u16 - 1,
         flags: 0,
     };
     one(
@@ -282,7 +298,7 @@ fn refusals() -> Outcome {
     )?;
     let nowhere = abi::UringBatch {
         wrs: 0x1000,
-        wr_size: 80,
+        wr_size: abi::Wr::SIZE as u16,
         ..small
     };
     one(
@@ -390,7 +406,7 @@ fn refusals() -> Outcome {
     let arg = abi::UringBatch {
         wrs: area.at(0),
         nr_wrs: 1,
-        wr_size: 80,
+        wr_size: abi::Wr::SIZE as u16,
         flags: 0,
     };
     let mut cmd = [0; 16];
@@ -677,7 +693,7 @@ fn several() -> Outcome {
             user_data: number,
             ..set.write()
         };
-        cmd.copy_from_slice(&bytes(&wr));
+        cmd[..size_of::<abi::Wr>()].copy_from_slice(&bytes(&wr));
         let entry = opcode::UringCmd80::new(types::Fixed(index), abi::URING_REQUEST);
         entry.cmd(cmd).build().user_data(number)
     };
@@ -970,6 +986,7 @@ fn hostile() -> Outcome {
     let (set, mut ring) = (Set::new()?, ring()?);
     let mut area = array(&vec![set.write(); 32])?;
     let good = bytes(&set.write());
+    let size = good.len();
     let stop = AtomicBool::new(false);
     let area = Racing::new(&mut area);
     let result = std::thread::scope(|scope| {
@@ -977,9 +994,9 @@ fn hostile() -> Outcome {
             let mut seed = 88172645463325252u64;
             while !stop.load(Ordering::Relaxed) {
                 let state = next(&mut seed);
-                let at = (state % (32 * 80)) as usize;
+                let at = state as usize % (32 * size);
                 if state & 0x700 == 0 {
-                    area.put(at / 80 * 80, &good);
+                    area.put(at / size * size, &good);
                 } else {
                     area.put(at, &[(state >> 32) as u8]);
                 }

@@ -74,12 +74,14 @@ fn request(input: &mut Input<'_>) {
             length: field(8, input) as u32,
             offset: field(9, input),
         },
-        arg0: field(10, input),
-        arg1: field(11, input),
+        args: abi::WrAtomic {
+            compare_add: field(10, input),
+            swap: field(11, input),
+        }
+        .into(),
         timeout_ns: field(12, input),
-        reserved: field(13, input),
     };
-    if (given >> 14) & 1 != 0 {
+    if (given >> 13) & 1 != 0 {
         // One element, about as long as may be.
         wr.num_sge = 1;
         wr.sge.length = (limits.max_inline + u32::from(input.u8())).saturating_sub(128);
@@ -100,7 +102,6 @@ fn request(input: &mut Input<'_>) {
         ),
         (wr.user_data, wr.qp, wr.opcode, wr.timeout_ns)
     );
-    assert_eq!(wr.reserved, 0);
     assert_eq!(request.inline, wr.flags & abi::SEND_INLINE != 0);
     match request.elements {
         Elements::None => assert_eq!(wr.num_sge, 0),

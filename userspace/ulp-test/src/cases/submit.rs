@@ -152,51 +152,6 @@ fn calls(r: &mut Report, set: &Set) {
         }
         Ok(())
     });
-    r.case(
-        "SUBMIT: requests of the first version, and in between",
-        || {
-            for stride in [abi::WR_SIZE_V1 as usize, 72, abi::Wr::SIZE as usize - 1] {
-                // What a longer batch had at the end of its entries is not taken for theirs.
-                let spoiled = abi::Wr {
-                    reserved: 1,
-                    ..set.write()
-                };
-                file.stops(&[spoiled; 10], Errno::EINVAL, 0)?;
-                let area = Area::new(1).map_err(because("mapping memory"))?;
-                for i in 0..10 {
-                    let wr = abi::Wr {
-                        user_data: 1000 + i as u64,
-                        ..set.write()
-                    };
-                    area.put(i * stride, &bytes(&wr)[..stride]);
-                }
-                area.put(10 * stride, &[0xa5; 64]);
-                let got = file.accepted(&abi::Submit {
-                    wrs: area.at(0),
-                    nr_wrs: 10,
-                    wr_size: stride as u32,
-                    ..abi::Submit::new()
-                })?;
-                equal("posted", got.posted, 10)?;
-                let done = set.wait(10)?;
-                check("a request failed", done.iter().all(|c| c.status == 0))?;
-                let order: Vec<u64> = done.iter().map(|c| c.user_data).collect();
-                equal("in order", order, (1000..1010).collect())?;
-                // The seventh is none.
-                area.put(6 * stride + 12, &[0xff]);
-                let (result, out) = file.call(&abi::Submit {
-                    wrs: area.at(0),
-                    nr_wrs: 10,
-                    wr_size: stride as u32,
-                    ..abi::Submit::new()
-                });
-                equal("of one that is wrong", result, Err(Errno::EINVAL))?;
-                stopped(&out, Errno::EINVAL, 6)?;
-                equal("those before it", set.wait(6)?.len(), 6)?;
-            }
-            Ok(())
-        },
-    );
     r.case("SUBMIT: requests that cannot be read", || {
         for wild in Wild::ALL {
             bad_call(set, Errno::EFAULT, |arg| arg.wrs = wild.address())
@@ -290,6 +245,11 @@ fn calls(r: &mut Report, set: &Set) {
     );
 }
 
+/// The operands of an atomic.
+fn atomic(compare_add: u64, swap: u64) -> abi::WrArgs {
+    abi::WrAtomic { compare_add, swap }.into()
+}
+
 /// A request of every opcode that is all right.
 fn right_ones(set: &Set) -> [(&'static str, abi::Wr); 9] {
     let write = set.write();
@@ -302,7 +262,7 @@ fn right_ones(set: &Set) -> [(&'static str, abi::Wr); 9] {
     let atomic = abi::Wr {
         opcode: abi::WR_ATOMIC_FETCH_AND_ADD,
         sge: set.sge(0, 8),
-        arg0: 1,
+        args: atomic(1, 0),
         ..write
     };
     let with = |opcode: u8, wr: abi::Wr| abi::Wr { opcode, ..wr };
@@ -394,11 +354,10 @@ fn requests(r: &mut Report, set: &Set) {
                 right.opcode,
                 abi::WR_RDMA_WRITE_WITH_IMM | abi::WR_SEND_WITH_IMM | abi::WR_SEND_WITH_INV
             );
-            let args = match right.opcode {
-                abi::WR_ATOMIC_CMP_AND_SWP => 2,
-                abi::WR_ATOMIC_FETCH_AND_ADD => 1,
-                _ => 0,
-            };
+            let is_atomic = matches!(
+                right.opcode,
+                abi::WR_ATOMIC_CMP_AND_SWP | abi::WR_ATOMIC_FETCH_AND_ADD
+            );
             let mut wrs = Vec::new();
             let mut no = |change: fn(&mut abi::Wr)| {
                 let mut wr = right;
@@ -415,13 +374,15 @@ fn requests(r: &mut Report, set: &Set) {
                 no(|wr| wr.imm_data = 1);
                 no(|wr| wr.imm_data = 1 << 31);
             }
-            if args < 1 {
-                no(|wr| wr.arg0 = 1);
-                no(|wr| wr.arg0 = 1 << 63);
+            if right.opcode == abi::WR_ATOMIC_FETCH_AND_ADD {
+                no(|wr| wr.args = atomic(1, 1));
+                no(|wr| wr.args = atomic(1, 1 << 63));
             }
-            if args < 2 {
-                no(|wr| wr.arg1 = 1);
-                no(|wr| wr.arg1 = 1 << 63);
+            if !is_atomic {
+                no(|wr| wr.args = atomic(1, 0));
+                no(|wr| wr.args = atomic(1 << 63, 0));
+                no(|wr| wr.args = atomic(0, 1));
+                no(|wr| wr.args = atomic(0, 1 << 63));
             }
             bad_ones(set, Errno::EINVAL, wrs)
         });

@@ -734,7 +734,12 @@ pub fn request(a: &mut Actor<'_>, open: &Open, at: usize) -> abi::Wr {
         abi::WR_ATOMIC_CMP_AND_SWP | abi::WR_ATOMIC_FETCH_AND_ADD => {
             wr.sge.length = 8;
             wr.remote_addr &= !7;
-            wr.arg0 = a.dice.any64();
+            let both = opcode == abi::WR_ATOMIC_CMP_AND_SWP || a.odd(8) == 0;
+            wr.args = abi::WrAtomic {
+                compare_add: a.dice.any64(),
+                swap: if both { a.dice.any64() } else { 0 },
+            }
+            .into();
         }
         abi::WR_RDMA_WRITE_WITH_IMM | abi::WR_SEND_WITH_IMM | abi::WR_SEND_WITH_INV => {
             let keys = lock(&a.world.keys).clone();
@@ -747,8 +752,13 @@ pub fn request(a: &mut Actor<'_>, open: &Open, at: usize) -> abi::Wr {
     {
         let peers = lock(&a.world.peers).clone();
         let number = a.dice.pick(&peers).map_or(0, |peer| peer.1);
-        wr.arg0 = u64::from(a.handle(open, Kind::Ah)) | (u64::from(number) << 32);
-        wr.arg1 = 0x1111;
+        wr.args = abi::WrUd {
+            ah: a.handle(open, Kind::Ah),
+            qp_num: number,
+            qkey: 0x1111,
+            pad: u32::from(a.odd(40) == 0),
+        }
+        .into();
     }
     if a.dice.one_in(8) {
         wr.flags |= abi::REQUEST_TIMEOUT;
@@ -792,7 +802,7 @@ pub fn requests(a: &mut Actor<'_>, open: &Open, at: usize) -> (u32, u32) {
     };
     let size = match a.odd(20) {
         0 => a.dice.any32() % 200,
-        1 | 2 => abi::WR_SIZE_V1,
+        1 | 2 => abi::Wr::SIZE + 8,
         _ => abi::Wr::SIZE,
     };
     for i in 0..count {

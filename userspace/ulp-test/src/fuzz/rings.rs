@@ -124,7 +124,7 @@ fn one(a: &mut Actor<'_>, open: &Open, at: usize, fixed: bool) -> Entry128 {
         _ => {
             let mut cmd = [0; 80];
             let wr = request(a, open, ARGS * PAGE - PAGE);
-            cmd.copy_from_slice(&bytes(&wr));
+            cmd[..size_of::<abi::Wr>()].copy_from_slice(&bytes(&wr));
             for _ in 0..a.dice.below(6) {
                 let at = a.dice.below(80);
                 cmd[at] = a.dice.word() as u8;
