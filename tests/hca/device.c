@@ -33,6 +33,11 @@ static char fail_name[16];
 module_param_string(fail_name, fail_name, sizeof(fail_name), 0644);
 MODULE_PARM_DESC(fail_name, "only commands of this name count for it");
 
+unsigned int hca_completion_us;
+module_param_named(completion_us, hca_completion_us, uint, 0644);
+MODULE_PARM_DESC(completion_us,
+		 "microseconds until a completion can be polled");
+
 unsigned int hca_interrupt_ms;
 module_param_named(interrupt_ms, hca_interrupt_ms, uint, 0644);
 MODULE_PARM_DESC(interrupt_ms, "milliseconds that an interrupt is late");

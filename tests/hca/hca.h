@@ -6,6 +6,7 @@
 #ifndef ULP_HCA_H
 #define ULP_HCA_H
 
+#include <linux/hrtimer.h>
 #include <linux/iommu.h>
 #include <linux/irq_work.h>
 #include <linux/netdevice.h>
@@ -87,6 +88,9 @@ struct hca_cqe {
 	/* The queue whose entries the completion frees, up to `next`. */
 	struct hca_wq *wq;
 	u32 next;
+	bool solicited;
+	/* When it can be polled, 0 for at once. */
+	ktime_t due;
 };
 
 struct hca_cq {
@@ -94,11 +98,13 @@ struct hca_cq {
 	/* Of all below. */
 	spinlock_t lock;
 	struct hca_cqe *ring;
-	u32 head, tail, size;
+	/* Those before `shown` can be polled; the first behind it waits for `delay`. */
+	u32 head, shown, tail, size;
 	enum ib_cq_notify_flags armed;
 	bool overrun;
 	struct irq_work irq, error;
 	struct timer_list late;
+	struct hrtimer delay;
 };
 
 /* A work queue. Entries are posted at head, taken at tail, and free again at done. */
@@ -254,7 +260,7 @@ static inline void *hca_entry(struct hca_wq *wq, u32 n)
 /* device.c */
 extern struct hca __rcu *hcas[2];
 extern unsigned int hca_dma_faults, hca_broken_rules;
-extern unsigned int hca_interrupt_ms, hca_poll_ms;
+extern unsigned int hca_completion_us, hca_interrupt_ms, hca_poll_ms;
 extern bool hca_stopped, hca_late_receive;
 extern bool hca_storm;
 extern unsigned int hca_deaf, hca_unheard;

@@ -24,6 +24,57 @@ static void late_interrupt(struct timer_list *timer)
 	irq_work_queue(&cq->irq);
 }
 
+/* The completion queue interrupts, unless that is made late. */
+static void interrupt(struct hca_cq *cq)
+{
+	unsigned int ms = READ_ONCE(hca_interrupt_ms);
+
+	if (ms)
+		mod_timer(&cq->late, jiffies + msecs_to_jiffies(ms));
+	else
+		irq_work_queue(&cq->irq);
+}
+
+/* Shows the completions that are due at `now`. Returns whether the queue interrupts. */
+static bool show(struct hca_cq *cq, ktime_t now)
+{
+	bool interrupts = false;
+	struct hca_cqe *cqe;
+
+	for (; cq->shown != cq->head; cq->shown++) {
+		cqe = &cq->ring[cq->shown & (cq->size - 1)];
+		if (ktime_after(cqe->due, now))
+			break;
+		interrupts |= cq->armed == IB_CQ_NEXT_COMP ||
+			      (cq->armed && cqe->solicited);
+	}
+	/* One that is lost leaves the queue armed: the next one may come. */
+	interrupts = interrupts && !hca_lose_interrupt();
+	if (interrupts)
+		cq->armed = 0;
+	return interrupts;
+}
+
+static enum hrtimer_restart completions_due(struct hrtimer *timer)
+{
+	struct hca_cq *cq = container_of(timer, struct hca_cq, delay);
+	enum hrtimer_restart restart = HRTIMER_NORESTART;
+	unsigned long flags;
+	bool interrupts;
+
+	spin_lock_irqsave(&cq->lock, flags);
+	interrupts = show(cq, ktime_get());
+	if (cq->shown != cq->head) {
+		hrtimer_set_expires(timer,
+				    cq->ring[cq->shown & (cq->size - 1)].due);
+		restart = HRTIMER_RESTART;
+	}
+	spin_unlock_irqrestore(&cq->lock, flags);
+	if (interrupts)
+		interrupt(cq);
+	return restart;
+}
+
 static void cq_error(struct irq_work *irq)
 {
 	struct hca_cq *cq = container_of(irq, struct hca_cq, error);
@@ -58,6 +109,8 @@ static int create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 	cq->irq = IRQ_WORK_INIT(cq_interrupt);
 	cq->error = IRQ_WORK_INIT(cq_error);
 	timer_setup(&cq->late, late_interrupt, 0);
+	hrtimer_setup(&cq->delay, completions_due, CLOCK_MONOTONIC,
+		      HRTIMER_MODE_ABS);
 	ib->cqe = cq->size;
 	return 0;
 }
@@ -70,6 +123,7 @@ static int destroy_cq(struct ib_cq *ib, struct ib_udata *udata)
 	err = hca_command(to_hca(ib->device), "destroy_cq");
 	if (err)
 		return err;
+	hrtimer_cancel(&cq->delay);
 	timer_shutdown_sync(&cq->late);
 	irq_work_sync(&cq->irq);
 	irq_work_sync(&cq->error);
@@ -83,8 +137,8 @@ void hca_push_cqe(struct hca_cq *cq, const struct ib_wc *wc, struct hca_wq *wq,
 {
 	struct hca_cqe *cqe;
 	unsigned long flags;
-	bool interrupt = false;
-	unsigned int ms;
+	bool interrupts = false;
+	unsigned int us;
 
 	spin_lock_irqsave(&cq->lock, flags);
 	if (cq->head - cq->tail == cq->size) {
@@ -99,21 +153,17 @@ void hca_push_cqe(struct hca_cq *cq, const struct ib_wc *wc, struct hca_wq *wq,
 		cqe->wc = *wc;
 		cqe->wq = wq;
 		cqe->next = next;
-		interrupt = cq->armed == IB_CQ_NEXT_COMP ||
-			    (cq->armed && (solicited || wc->status));
+		cqe->solicited = solicited || wc->status;
+		us = READ_ONCE(hca_completion_us);
+		cqe->due = us ? ktime_add_us(ktime_get(), us) : 0;
+		/* Behind one that is not due yet, it waits for the timer, too. */
+		interrupts = show(cq, 0);
+		if (cq->head - cq->shown == 1)
+			hrtimer_start(&cq->delay, cqe->due, HRTIMER_MODE_ABS);
 	}
-	/* One that is lost leaves the queue armed: the next one may come. */
-	interrupt = interrupt && !hca_lose_interrupt();
-	if (interrupt)
-		cq->armed = 0;
 	spin_unlock_irqrestore(&cq->lock, flags);
-	if (!interrupt)
-		return;
-	ms = READ_ONCE(hca_interrupt_ms);
-	if (ms)
-		mod_timer(&cq->late, jiffies + msecs_to_jiffies(ms));
-	else
-		irq_work_queue(&cq->irq);
+	if (interrupts)
+		interrupt(cq);
 }
 
 /* The entries of the queue that a completion stands for are free again. */
@@ -135,7 +185,7 @@ static int poll_cq(struct ib_cq *ib, int count, struct ib_wc *wc)
 	int polled = 0;
 
 	spin_lock_irqsave(&cq->lock, flags);
-	for (; polled < count && cq->tail != cq->head; polled++, cq->tail++) {
+	for (; polled < count && cq->tail != cq->shown; polled++, cq->tail++) {
 		cqe = &cq->ring[cq->tail & (cq->size - 1)];
 		free_entries(cqe);
 		if (cqe->wc.status) {
@@ -165,7 +215,7 @@ static int req_notify_cq(struct ib_cq *ib, enum ib_cq_notify_flags how)
 
 	spin_lock_irqsave(&cq->lock, flags);
 	cq->armed = max(cq->armed, how & IB_CQ_SOLICITED_MASK);
-	missed = (how & IB_CQ_REPORT_MISSED_EVENTS) && cq->head != cq->tail;
+	missed = (how & IB_CQ_REPORT_MISSED_EVENTS) && cq->shown != cq->tail;
 	spin_unlock_irqrestore(&cq->lock, flags);
 	return missed;
 }
@@ -176,17 +226,22 @@ static void clean_cq(struct ib_cq *ib, struct hca_qp *qp)
 	struct hca_cq *cq = to_cq(ib);
 	struct hca_cqe *cqe;
 	unsigned long flags;
-	u32 from, to;
+	u32 from, to, hidden;
 
 	spin_lock_irqsave(&cq->lock, flags);
+	hidden = cq->head - cq->shown;
 	for (from = to = cq->tail; from != cq->head; from++) {
 		cqe = &cq->ring[from & (cq->size - 1)];
-		if (cqe->wc.qp == &qp->ib)
-			free_entries(cqe);
-		else
+		if (cqe->wc.qp != &qp->ib) {
 			cq->ring[to++ & (cq->size - 1)] = *cqe;
+			continue;
+		}
+		free_entries(cqe);
+		if ((s32)(from - cq->shown) >= 0)
+			hidden--;
 	}
 	cq->head = to;
+	cq->shown = to - hidden;
 	spin_unlock_irqrestore(&cq->lock, flags);
 }
 

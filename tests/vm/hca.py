@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|directions|lists|frames|ops|atomics|connect|iwarp|srq|interrupts|undrained|worker|
-        late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped
+    hca.py pages|pinned|directions|lists|frames|ops|atomics|connect|iwarp|srq|interrupts|delayed|undrained|
+        worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -270,6 +270,26 @@ def test_interrupts(r):
     a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=a.grant.addr, rkey=a.grant.rkey, user_data=4)])
     got = [(c.user_data, c.status) for c in busy.wait(1)]
     r.equal("a thread that polls the device's queue needs none", got, [(4, 0)])
+
+
+def test_delayed(r):
+    """The adapter shows each completion some time after it has carried the request out."""
+    a, b = two()
+    adapter(completion_us=200_000)
+    began = time.monotonic()
+    a.file.submit([a.write(b, 8, user_data=n) for n in (1, 2)])
+    got = [c.user_data for c in a.cq.wait(2)]
+    r.check("completion_us: no completion comes before that time", time.monotonic() - began >= 0.2)
+    r.equal("completion_us: the completions come in order", got, [1, 2])
+    a.file.submit([a.write(b, 8, user_data=3)])
+    adapter(completion_us=0)
+    a.file.submit([a.write(b, 8, user_data=4)])
+    r.equal("a completion without delay comes after a delayed one", [c.user_data for c in a.cq.wait(2)], [3, 4])
+    adapter(completion_us=100_000)
+    a.file.submit([a.write(b, 8, user_data=5)])
+    r.equal("a queue pair with a delayed completion is destroyed", error_of(a.file.destroy, a.qp.handle), "none")
+    adapter(completion_us=0)
+    r.equal("... and the request completes once", [c.user_data for c in a.cq.reap()], [5])
 
 
 def test_undrained(r):
