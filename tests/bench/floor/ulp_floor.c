@@ -7,10 +7,13 @@
  *   insmod ulp_floor.ko local=rxe1 remote=rxe2 test=write n=10240
  *   cat /sys/module/ulp_floor/parameters/result
  *
- * Loading the module runs one measurement. `write` posts lists over all queue pairs,
- * signals the last request of each queue pair, and sleeps when the next list does not
- * fit. `send` is a ping-pong of two threads that sleep for their receives. There are no
- * checks, no slots and no rings.
+ * Loading the module runs one measurement. `write` is the loop of struct Flow of
+ * userspace/ulp/src/bench/loops.rs, step by step, so that the difference contains no
+ * cost of the loop: it makes a list of struct op over all queue pairs, copies each into
+ * the form of the verbs, posts a chain to each queue pair, signals its last request,
+ * counts what each completion stands for, and sleeps when the next list does not fit.
+ * `send` is a ping-pong of two threads that sleep for their receives. There are no
+ * checks of requests and no ring that is shared with user space.
  *
  * With delivery=workqueue or softirq, the core polls the completion queue, and each
  * wait has a timer. With delivery=direct, the completion handler wakes the thread that
@@ -34,10 +37,14 @@
 #include <rdma/ib_cache.h>
 #include <rdma/ib_verbs.h>
 
-#define MAX_QPS 16
+#define MAX_QPS 256
 #define MAX_DEPTH 1024
 #define MAX_SIZE SZ_1M
 #define PORT 1
+/* The messages of a queue pair begin at multiples of it, as ALIGN in config.rs. */
+#define STRIDE 64
+/* Requests of which one is signaled, as the default of `ulp bench -Q`. */
+#define MODERATION 64
 #define TIMEOUT (30 * HZ)
 /* Deadline of a whole measurement with delivery=direct. */
 #define DIRECT_TIMEOUT (240 * HZ)
@@ -97,25 +104,41 @@ MODULE_PARM_DESC(result, "what was measured, as JSON");
 static DEFINE_MUTEX(using);
 static struct ib_device *devices[2];
 
-/* A queue of completions, and who waits for them. */
+/* A queue of completions, and the thread that waits for them. */
 struct queue {
 	struct ib_cq *cq;
 	wait_queue_head_t wait;
+	/* The identifiers of what has completed, at `done` modulo the size. */
+	u64 *ids;
+	unsigned int mask;
 	unsigned int done;
 	unsigned int wanted;
 	unsigned int taken;
 	unsigned int failed;
 };
 
-/* What completes as one: a posting of a queue pair, or a receive. */
-struct share {
+/* A signaled request in flight. */
+struct slot {
 	struct ib_cqe cqe;
-	unsigned int posted, done;
+	u64 id;
 };
 
 struct pair {
 	struct ib_qp *qp;
-	struct share sends, receives;
+	/* One for each request of the send queue. */
+	struct slot *slots;
+	unsigned int next;
+	/* Receives, and sends that complete only if they fail. */
+	struct slot others;
+};
+
+/* A request, as struct Op of `ulp bench` describes it. */
+struct op {
+	unsigned int qp;
+	u64 local, remote;
+	unsigned int len;
+	bool signaled, inlined;
+	u64 id;
 };
 
 struct end {
@@ -128,24 +151,33 @@ struct end {
 	/* What arrives, and what is sent from. */
 	void *inbox, *outbox;
 	u64 inbox_dma, outbox_dma;
+	size_t bytes;
 	struct ib_mr *mr;
 };
 
 static struct end ends[2];
 /* Whether delivery=direct. */
 static bool direct;
-static struct ib_rdma_wr writes[MAX_DEPTH];
+static struct ib_rdma_wr writes[MAX_DEPTH + 1];
 static struct ib_sge sges[MAX_DEPTH];
+
+/* Stores the identifier of a completion, for the one thread that takes them. */
+static void store(struct queue *queue, struct ib_wc *wc)
+{
+	struct slot *slot = container_of(wc->wr_cqe, struct slot, cqe);
+
+	if (wc->status != IB_WC_SUCCESS)
+		WRITE_ONCE(queue->failed, wc->status);
+	queue->ids[queue->done & queue->mask] = slot->id;
+	/* Pairs with done_of(). */
+	smp_store_release(&queue->done, queue->done + 1);
+}
 
 static void floor_done(struct ib_cq *cq, struct ib_wc *wc)
 {
-	struct share *share = container_of(wc->wr_cqe, struct share, cqe);
 	struct queue *queue = cq->cq_context;
 
-	WRITE_ONCE(share->done, share->done + 1);
-	if (wc->status != IB_WC_SUCCESS)
-		WRITE_ONCE(queue->failed, wc->status);
-	WRITE_ONCE(queue->done, queue->done + 1);
+	store(queue, wc);
 	/* Pairs with the barrier of prepare_to_wait() in wait_for(). */
 	smp_mb();
 	if ((int)(queue->done - READ_ONCE(queue->wanted)) >= 0 || queue->failed)
@@ -155,13 +187,7 @@ static void floor_done(struct ib_cq *cq, struct ib_wc *wc)
 /* The same for delivery=direct: the thread that waits polls, so nobody is woken. */
 static void floor_done_direct(struct ib_cq *cq, struct ib_wc *wc)
 {
-	struct share *share = container_of(wc->wr_cqe, struct share, cqe);
-	struct queue *queue = cq->cq_context;
-
-	share->done++;
-	if (wc->status != IB_WC_SUCCESS)
-		WRITE_ONCE(queue->failed, wc->status);
-	queue->done++;
+	store(cq->cq_context, wc);
 }
 
 /* The completion handler of delivery=direct. */
@@ -176,6 +202,13 @@ static bool is_done(struct queue *queue, unsigned int wanted)
 {
 	return (int)(READ_ONCE(queue->done) - wanted) >= 0 ||
 	       READ_ONCE(queue->failed);
+}
+
+/* How many completions there have been, with their identifiers. */
+static unsigned int done_of(struct queue *queue)
+{
+	/* Pairs with store(). */
+	return smp_load_acquire(&queue->done);
 }
 
 /* Polls until `wanted` completions were there, and sleeps between events of the device. */
@@ -199,7 +232,7 @@ static int poll_until(struct queue *queue, unsigned int wanted)
 	return min(missed, 0);
 }
 
-/* Sleeps until `count` completions are there that were not taken; takes all that are. */
+/* Sleeps until there are `count` completions that were not taken. */
 static int wait_for(struct queue *queue, unsigned int count)
 {
 	unsigned int wanted = queue->taken + count;
@@ -220,10 +253,16 @@ static int wait_for(struct queue *queue, unsigned int count)
 		       queue->failed);
 		return -EIO;
 	}
-	if (!left)
-		return -ETIMEDOUT;
-	queue->taken = READ_ONCE(queue->done);
-	return 0;
+	return left ? 0 : -ETIMEDOUT;
+}
+
+/* Waits for one completion, and takes all that are there. */
+static int wait_and_take(struct queue *queue)
+{
+	int err = wait_for(queue, 1);
+
+	queue->taken = done_of(queue);
+	return err;
 }
 
 static int make_queue(struct end *end, struct queue *queue,
@@ -240,6 +279,11 @@ static int make_queue(struct end *end, struct queue *queue,
 	else
 		return -EINVAL;
 	init_waitqueue_head(&queue->wait);
+	queue->mask = roundup_pow_of_two(entries) - 1;
+	queue->ids = kvmalloc_array(queue->mask + 1, sizeof(*queue->ids),
+				    GFP_KERNEL);
+	if (!queue->ids)
+		return -ENOMEM;
 	queue->cq = ib_alloc_cq(end->device, queue, entries, 0, context);
 	if (IS_ERR(queue->cq)) {
 		int err = PTR_ERR(queue->cq);
@@ -276,7 +320,9 @@ static int find_gid(struct end *end)
 
 static int make_end(struct end *end)
 {
-	unsigned int i;
+	void (*done)(struct ib_cq *cq, struct ib_wc *wc) =
+		direct ? floor_done_direct : floor_done;
+	unsigned int i, at;
 	int err;
 
 	err = find_gid(end);
@@ -294,6 +340,7 @@ static int make_end(struct end *end)
 	if (err)
 		return err;
 	for (i = 0; i < qps; i++) {
+		struct pair *pair = &end->pairs[i];
 		struct ib_qp_init_attr init = {
 			.send_cq = end->sent.cq,
 			.recv_cq = end->received.cq,
@@ -311,23 +358,28 @@ static int make_end(struct end *end)
 
 		if (IS_ERR(qp))
 			return PTR_ERR(qp);
-		end->pairs[i].qp = qp;
-		end->pairs[i].sends.cqe.done = direct ? floor_done_direct :
-							floor_done;
-		end->pairs[i].receives.cqe.done = end->pairs[i].sends.cqe.done;
+		pair->qp = qp;
+		pair->slots =
+			kvcalloc(depth + 2, sizeof(*pair->slots), GFP_KERNEL);
+		if (!pair->slots)
+			return -ENOMEM;
+		for (at = 0; at < depth + 2; at++)
+			pair->slots[at].cqe.done = done;
+		pair->others.cqe.done = done;
 	}
-	end->inbox = alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO);
-	end->outbox = alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO);
+	end->bytes = (size_t)qps * ALIGN(size, STRIDE);
+	end->inbox = alloc_pages_exact(end->bytes, GFP_KERNEL | __GFP_ZERO);
+	end->outbox = alloc_pages_exact(end->bytes, GFP_KERNEL | __GFP_ZERO);
 	if (!end->inbox || !end->outbox)
 		return -ENOMEM;
-	end->inbox_dma = ib_dma_map_single(end->device, end->inbox, size,
+	end->inbox_dma = ib_dma_map_single(end->device, end->inbox, end->bytes,
 					   DMA_BIDIRECTIONAL);
 	if (ib_dma_mapping_error(end->device, end->inbox_dma)) {
 		end->inbox_dma = 0;
 		return -ENOMEM;
 	}
-	end->outbox_dma = ib_dma_map_single(end->device, end->outbox, size,
-					    DMA_BIDIRECTIONAL);
+	end->outbox_dma = ib_dma_map_single(end->device, end->outbox,
+					    end->bytes, DMA_BIDIRECTIONAL);
 	if (ib_dma_mapping_error(end->device, end->outbox_dma)) {
 		end->outbox_dma = 0;
 		return -ENOMEM;
@@ -387,6 +439,16 @@ static int connect(struct end *end, struct end *peer, unsigned int i)
 				    IB_QP_MAX_QP_RD_ATOMIC);
 }
 
+/* The next slot of a send queue, which holds no more requests than there are slots. */
+static struct ib_cqe *next_slot(struct pair *pair, u64 id)
+{
+	struct slot *slot = &pair->slots[pair->next];
+
+	pair->next = pair->next == depth + 1 ? 0 : pair->next + 1;
+	slot->id = id;
+	return &slot->cqe;
+}
+
 /* Lets the peer write to what arrives. */
 static int make_key(struct end *end)
 {
@@ -394,10 +456,10 @@ static int make_key(struct end *end)
 	struct ib_reg_wr wr = {
 		.wr.opcode = IB_WR_REG_MR,
 		.wr.send_flags = IB_SEND_SIGNALED,
-		.wr.wr_cqe = &end->pairs[0].sends.cqe,
+		.wr.wr_cqe = next_slot(&end->pairs[0], 0),
 		.access = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE,
 	};
-	unsigned int pages = DIV_ROUND_UP(size, PAGE_SIZE);
+	unsigned int pages = DIV_ROUND_UP(end->bytes, PAGE_SIZE);
 	struct ib_mr *mr;
 	int err;
 
@@ -405,17 +467,16 @@ static int make_key(struct end *end)
 	if (IS_ERR(mr))
 		return PTR_ERR(mr);
 	end->mr = mr;
-	sg_init_one(&sg, end->inbox, size);
+	sg_init_one(&sg, end->inbox, end->bytes);
 	sg_dma_address(&sg) = end->inbox_dma;
-	sg_dma_len(&sg) = size;
+	sg_dma_len(&sg) = end->bytes;
 	err = ib_map_mr_sg(mr, &sg, 1, NULL, PAGE_SIZE);
 	if (err != 1)
 		return err < 0 ? err : -EINVAL;
 	wr.mr = mr;
 	wr.key = mr->rkey;
-	end->pairs[0].sends.posted++;
 	err = ib_post_send(end->pairs[0].qp, &wr.wr, NULL);
-	return err ? err : wait_for(&end->sent, 1);
+	return err ? err : wait_and_take(&end->sent);
 }
 
 static void free_end(struct end *end)
@@ -431,85 +492,212 @@ static void free_end(struct end *end)
 	for (i = 0; i < qps; i++) {
 		if (end->pairs[i].qp)
 			ib_destroy_qp(end->pairs[i].qp);
+		kvfree(end->pairs[i].slots);
 	}
 	if (end->inbox_dma)
-		ib_dma_unmap_single(end->device, end->inbox_dma, size,
+		ib_dma_unmap_single(end->device, end->inbox_dma, end->bytes,
 				    DMA_BIDIRECTIONAL);
 	if (end->outbox_dma)
-		ib_dma_unmap_single(end->device, end->outbox_dma, size,
+		ib_dma_unmap_single(end->device, end->outbox_dma, end->bytes,
 				    DMA_BIDIRECTIONAL);
 	if (end->inbox)
-		free_pages_exact(end->inbox, size);
+		free_pages_exact(end->inbox, end->bytes);
 	if (end->outbox)
-		free_pages_exact(end->outbox, size);
+		free_pages_exact(end->outbox, end->bytes);
 	if (end->received.cq)
 		ib_free_cq(end->received.cq);
 	if (end->sent.cq)
 		ib_free_cq(end->sent.cq);
+	kvfree(end->received.ids);
+	kvfree(end->sent.ids);
 	if (end->pd)
 		ib_dealloc_pd(end->pd);
 	if (end->gid)
 		rdma_put_gid_attr(end->gid);
 }
 
-/* Makes and posts a share. Its last request is signalled. */
-static int post_writes(struct end *end, struct end *peer, struct pair *pair,
-		       unsigned int count)
+/* The state of the loop with many outstanding requests, as struct Flow and struct Peak have it. */
+static struct {
+	/* Requests of each queue pair: posted, and outstanding. */
+	u64 posted[MAX_QPS], flying[MAX_QPS];
+	/* The queue pair whose turn it is. */
+	unsigned int turn;
+	/* Outstanding signaled requests. */
+	unsigned int signals;
+	/* The list. */
+	struct op ops[MAX_DEPTH];
+	unsigned int count;
+	/* The best tenth of a run: how many messages, and since when. */
+	u64 slice, messages, began, best;
+	atomic64_t progress;
+} flow;
+
+/* The requests of a list of `count` that the queue pair gets which is `i` after the turn. */
+static unsigned int share_of(unsigned int count, unsigned int i)
 {
-	unsigned int at;
-
-	for (at = 0; at < count; at++) {
-		struct ib_rdma_wr *write = &writes[at];
-
-		sges[at].addr = size <= inlined ? (uintptr_t)end->outbox :
-						  end->outbox_dma;
-		sges[at].length = size;
-		sges[at].lkey = end->pd->local_dma_lkey;
-		memset(write, 0, sizeof(*write));
-		write->wr.opcode = IB_WR_RDMA_WRITE;
-		write->wr.sg_list = &sges[at];
-		write->wr.num_sge = 1;
-		write->wr.send_flags = size <= inlined ? IB_SEND_INLINE : 0;
-		write->wr.wr_cqe = &pair->sends.cqe;
-		write->remote_addr = peer->mr->iova;
-		write->rkey = peer->mr->rkey;
-		if (at + 1 < count)
-			write->wr.next = &writes[at + 1].wr;
-		else
-			write->wr.send_flags |= IB_SEND_SIGNALED;
-	}
-	pair->sends.posted++;
-	return ib_post_send(pair->qp, &writes[0].wr, NULL);
+	return count / qps + (i < count % qps);
 }
 
-/* Whether the next list fits into all queue pairs. */
-static bool fits(struct end *end, unsigned int window)
+static unsigned int turn_of(unsigned int i)
 {
-	unsigned int i;
+	return (flow.turn + i) % qps;
+}
+
+/* The offset of a message of a queue pair, in the memory that it leaves from and arrives in. */
+static u64 place(unsigned int qp)
+{
+	return (u64)qp * ALIGN(size, STRIDE);
+}
+
+/* Makes the requests of a list of `count`. */
+static void fill(unsigned int count)
+{
+	unsigned int i, at, qp, share, since;
+	struct op *op;
+
+	flow.count = 0;
+	for (i = 0; i < qps; i++) {
+		share = share_of(count, i);
+		qp = turn_of(i);
+		since = 0;
+		for (at = 1; at <= share; at++) {
+			op = &flow.ops[flow.count++];
+			op->qp = qp;
+			op->local = place(qp);
+			op->remote = place(qp);
+			op->len = size;
+			op->inlined = size <= inlined;
+			since++;
+			op->signaled = at == share || since == MODERATION;
+			op->id = (u64)qp << 32 | since;
+			if (op->signaled) {
+				flow.signals++;
+				since = 0;
+			}
+			flow.posted[qp]++;
+		}
+		flow.flying[qp] += share;
+	}
+	flow.turn = turn_of(count % qps);
+}
+
+/* Copies request `at` of the list into the form of the verbs. */
+static void build(struct end *end, struct end *peer, struct pair *pair,
+		  unsigned int at)
+{
+	struct ib_rdma_wr *write = &writes[at];
+	const struct op *op = &flow.ops[at];
+
+	sges[at].addr = op->local + (op->inlined ? (uintptr_t)end->outbox :
+						   end->outbox_dma);
+	sges[at].length = op->len;
+	sges[at].lkey = end->pd->local_dma_lkey;
+	memset(write, 0, sizeof(*write));
+	write->wr.opcode = IB_WR_RDMA_WRITE;
+	write->wr.sg_list = &sges[at];
+	write->wr.num_sge = 1;
+	write->wr.send_flags = op->inlined ? IB_SEND_INLINE : 0;
+	write->remote_addr = peer->mr->iova + op->remote;
+	write->rkey = peer->mr->rkey;
+	write->wr.next = &writes[at + 1].wr;
+	write->wr.wr_cqe = &pair->others.cqe;
+	if (op->signaled) {
+		write->wr.send_flags |= IB_SEND_SIGNALED;
+		write->wr.wr_cqe = next_slot(pair, op->id);
+	}
+}
+
+/* Posts the list: a chain to each queue pair. */
+static int post_list(struct end *end, struct end *peer)
+{
+	unsigned int at = 0, first;
+	struct pair *pair;
+	int err = 0;
+
+	while (at < flow.count && !err) {
+		first = at;
+		pair = &end->pairs[flow.ops[first].qp];
+		for (; at < flow.count && flow.ops[at].qp == flow.ops[first].qp;
+		     at++)
+			build(end, peer, pair, at);
+		writes[at - 1].wr.next = NULL;
+		err = ib_post_send(pair->qp, &writes[first].wr, NULL);
+	}
+	return err;
+}
+
+/* Takes completions, and counts what they stand for. */
+static int reap(struct end *end)
+{
+	struct queue *queue = &end->sent;
+	unsigned int done = done_of(queue), qp;
+	u64 messages = 0, share, now;
+
+	for (; queue->taken != done; queue->taken++) {
+		qp = queue->ids[queue->taken & queue->mask] >> 32;
+		share = (u32)queue->ids[queue->taken & queue->mask];
+		if (qp >= qps || flow.flying[qp] < share)
+			return -EPROTO;
+		flow.flying[qp] -= share;
+		flow.signals--;
+		messages += share;
+	}
+	atomic64_add(messages, &flow.progress);
+	flow.messages += messages;
+	if (flow.messages >= flow.slice) {
+		now = ktime_get_ns();
+		if (now != flow.began)
+			flow.best =
+				max(flow.best, flow.messages * NSEC_PER_SEC /
+						       (now - flow.began));
+		flow.began = now;
+		flow.messages = 0;
+	}
+	return 0;
+}
+
+/* Sleeps until so many completions are there, and takes them. */
+static int wait_and_reap(struct end *end, unsigned int count)
+{
+	int err = wait_for(&end->sent, clamp(count, 1U, max(flow.signals, 1U)));
+
+	return err ? err : reap(end);
+}
+
+/* Whether a list of `count` fits into the queue pairs. */
+static bool fits(unsigned int count)
+{
+	unsigned int i, share;
 
 	for (i = 0; i < qps; i++) {
-		struct share *sends = &end->pairs[i].sends;
-
-		if (sends->posted - READ_ONCE(sends->done) >= window)
+		share = share_of(count, i);
+		if (share && flow.flying[turn_of(i)] + share > depth)
 			return false;
 	}
 	return true;
 }
 
-/* Writes so many, a multiple of the list. */
+/* Writes so many. */
 static int write_all(struct end *end, struct end *peer, unsigned int count)
 {
-	unsigned int share = list / qps, window = depth / share, posted, i;
+	unsigned int total = 0, each = 0, part, i;
 	int err = 0;
 
-	for (posted = 0; posted < count && !err; posted += list) {
-		for (i = 0; i < qps && !err; i++)
-			err = post_writes(end, peer, &end->pairs[i], share);
-		while (!err && !fits(end, window))
-			err = wait_for(&end->sent, qps);
+	for (i = 0; i < qps; i++)
+		each += DIV_ROUND_UP(share_of(list, i), MODERATION);
+	for (; total < count && !err; total += part) {
+		part = min(list, count - total);
+		while (!err && !fits(part))
+			err = wait_and_reap(end, each);
+		if (err)
+			break;
+		fill(part);
+		err = post_list(end, peer);
+		if (!err)
+			err = fits(list) ? reap(end) : wait_and_reap(end, each);
 	}
-	while (!err && !fits(end, 1))
-		err = wait_for(&end->sent, 1);
+	while (!err && flow.signals)
+		err = wait_and_reap(end, flow.signals);
 	return err;
 }
 
@@ -518,18 +706,22 @@ static int measure_writes(void)
 	u64 began, took;
 	int err;
 
-	err = write_all(&ends[0], &ends[1], roundup(warmup, list));
+	memset(&flow, 0, sizeof(flow));
+	flow.slice = max(n / 10, list);
+	err = write_all(&ends[0], &ends[1], warmup);
 	if (err)
 		return err;
 	began = ktime_get_ns();
+	flow.began = began;
+	flow.messages = 0;
 	err = write_all(&ends[0], &ends[1], n);
 	took = ktime_get_ns() - began;
 	if (err)
 		return err;
 	scnprintf(
 		result, sizeof(result),
-		"{\"test\": \"write\", \"messages\": %u, \"ns\": %llu, \"ns_each\": %llu.%02llu}",
-		n, took, took / n, took * 100 / n % 100);
+		"{\"test\": \"write\", \"messages\": %u, \"ns\": %llu, \"ns_each\": %llu.%02llu, \"best\": %llu}",
+		n, took, took / n, took * 100 / n % 100, flow.best);
 	return 0;
 }
 
@@ -541,7 +733,7 @@ static int post_receive(struct end *end)
 		.lkey = end->pd->local_dma_lkey,
 	};
 	struct ib_recv_wr wr = {
-		.wr_cqe = &end->pairs[0].receives.cqe,
+		.wr_cqe = &end->pairs[0].others.cqe,
 		.sg_list = &sge,
 		.num_sge = 1,
 	};
@@ -558,15 +750,16 @@ static int post_message(struct end *end, unsigned int i)
 		.lkey = end->pd->local_dma_lkey,
 	};
 	struct ib_send_wr wr = {
-		.wr_cqe = &end->pairs[0].sends.cqe,
+		.wr_cqe = &end->pairs[0].others.cqe,
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = IB_WR_SEND,
 		.send_flags = size <= inlined ? IB_SEND_INLINE : 0,
 	};
 
-	if (i % 64 == 63) {
+	if (i % MODERATION == MODERATION - 1) {
 		wr.send_flags |= IB_SEND_SIGNALED;
+		wr.wr_cqe = next_slot(&end->pairs[0], 0);
 		/* Nobody waits for these: the last one frees entries of the queue. */
 		if (direct)
 			ib_process_cq_direct(end->sent.cq, -1);
@@ -584,7 +777,7 @@ static int peer_thread(void *unused)
 	unsigned int i;
 
 	for (i = 0; i < warmup + n && !peer_error; i++) {
-		peer_error = wait_for(&end->received, 1);
+		peer_error = wait_and_take(&end->received);
 		if (!peer_error)
 			peer_error = post_receive(end);
 		if (!peer_error)
@@ -632,7 +825,7 @@ static int measure_sends(void)
 		if (!err)
 			err = post_message(end, i);
 		if (!err)
-			err = wait_for(&end->received, 1);
+			err = wait_and_take(&end->received);
 		if (err)
 			break;
 		now = ktime_get_ns();
@@ -730,11 +923,10 @@ static int __init floor_init(void)
 	bool write = !strcmp(test, "write");
 	int err;
 
-	if (!n || n > 1 << 20 || warmup > 1 << 20 || !size || size > MAX_SIZE ||
-	    inlined > 256 || !depth || depth > MAX_DEPTH || !qps ||
-	    qps > MAX_QPS || !list || list > MAX_DEPTH || list % qps ||
-	    list / qps > depth || (write && n % list) ||
-	    (!write && strcmp(test, "send")))
+	if (!n || n > 1 << 20 || warmup > 1 << 20 || !size || !depth ||
+	    depth > MAX_DEPTH || !qps || qps > MAX_QPS || !list ||
+	    list > MAX_DEPTH || list > depth * qps || inlined > 256 ||
+	    size > MAX_SIZE / qps || (!write && strcmp(test, "send")))
 		return -EINVAL;
 	direct = !strcmp(delivery, "direct");
 	err = ib_register_client(&client);
