@@ -4,7 +4,7 @@
 
 use super::config::Delivery;
 use super::end::{Control, DeviceOptions, Done, End, Op, Plan, PortGid, Queue};
-use super::qp::{Connected, Maker, Prepared, Sink};
+use super::qp::{Alone, Connected, Maker, Prepared, Sink};
 use super::wire::{EndAddress, QpAddress};
 use anyhow::{ensure, Context, Result};
 use rust_ulp as ulp;
@@ -81,7 +81,7 @@ impl CallEnd {
         Ok(self.buffer.slice(at..at.saturating_add(len))?)
     }
 
-    /// Creates the request of `op`, and adds it to a batch or a ring.
+    /// Creates the request of `op`, and gives it to a batch, a ring or [`Alone`].
     ///
     /// Before the queue pair is connected, it can only be a receive.
     pub fn push<'a>(&'a self, sink: &mut impl Sink<'a>, op: &Op) -> Result<()> {
@@ -255,6 +255,9 @@ impl End for CallEnd {
     }
 
     fn post(&mut self, ops: &[Op]) -> Result<()> {
+        if let [op] = ops {
+            return self.push(&mut Alone, op);
+        }
         self.batch(ops)?.submit()?;
         Ok(())
     }

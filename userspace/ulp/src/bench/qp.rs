@@ -65,6 +65,27 @@ impl<'a> Sink<'a> for Ring {
     }
 }
 
+/// Posts each request by a call of its own.
+pub struct Alone;
+
+impl<'a> Sink<'a> for Alone {
+    fn push<T: ulp::Transport, R: Post<'a, T>>(
+        &mut self,
+        qp: &Qp<T>,
+        request: R,
+    ) -> ulp::Result<()> {
+        qp.post(request)
+    }
+
+    fn push_early<T: ulp::Transport>(
+        &mut self,
+        qp: &PreparedQp<T>,
+        recv: Recv<'a>,
+    ) -> ulp::Result<()> {
+        qp.post_recv(recv)
+    }
+}
+
 /// A queue pair that is not yet connected.
 pub enum Prepared {
     Rc(PreparedQp<Rc>),
@@ -169,7 +190,7 @@ pub enum Connected {
 }
 
 impl Connected {
-    /// Creates the request of `op`, and adds it to a batch or a ring.
+    /// Creates the request of `op`, and gives it to a batch, a ring or [`Alone`].
     pub fn push<'a>(
         &self,
         sink: &mut impl Sink<'a>,
