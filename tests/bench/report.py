@@ -2,50 +2,54 @@
 # SPDX-License-Identifier: GPL-2.0
 """Sums up what tests/bench/run has measured.
 
-    report.py OUTDIR RESULT.json...
-    report.py --figures README.md DOCUMENT.md OUTDIR/bench.json COMMIT
+    report.py OUTDIR COMMIT RESULT.json...
+    report.py --figures README.md DOCUMENT.md PICTURE.chart OUTDIR/bench.json
 
-Writes OUTDIR/bench.json and OUTDIR/bench.md: the median over the runs of each
-side, and the ratio of ours to each of the others'. The ratio is the median of the
-ratios of the pairs, so a slow minute of the machine weighs on no side alone. The second form
-writes figures of bench.json between the marks of two documents: the rows of SUMMARY, with a
-verdict in words, into the README, and all rows against libibverbs and the floor into DOCUMENT.md.
+Writes OUTDIR/bench.json and OUTDIR/bench.md. Each measurement was made in pairs, one run of ours and one of
+the other side. The ratio is the median of the pairs' ratios of ours to theirs, so a slow minute of the machine
+weighs on no side alone. The two figures beside a ratio are those of that pair, and the ratio is the quotient of
+what is printed. bench.json keeps the other modes, and of the same mode the other measurements of the same COMMIT.
+
+The second form writes figures of bench.json between the marks of two documents: the rows of OVER, BESIDE and KEPT
+into the README, and all rows against libibverbs and the floor into DOCUMENT.md. It also writes the lines of a picture:
+the cost of a write against the number of queue pairs.
 """
 
 import json
 import os
-import statistics
 import sys
 
+# Words, unit, and whether more is better.
 UNITS = {
-    "median_us": ("median", "us", False),
-    "p99_us": ("99th percentile", "us", False),
-    "buffer_us": ("4 KiB of registered memory, median", "us", False),
-    "connect_us": ("connecting, from the queue pair on, median", "us", False),
-    "write_us": ("the first write, median", "us", False),
-    "total_us": ("all of it, median", "us", False),
+    "median_us": ("median", "emulated us", False),
+    "p99_us": ("99th percentile", "emulated us", False),
+    "buffer_us": ("4 KiB of registered memory, median", "emulated us", False),
+    "connect_us": ("connecting, from the queue pair on, median", "emulated us", False),
+    "write_us": ("the first write, median", "emulated us", False),
+    "total_us": ("all of it, median", "emulated us", False),
     "calls": ("system calls per 1,000 messages", "", False),
     "each_ns": ("instructions of the whole guest for each", "", False),
-    "mib_s": ("bandwidth", "MiB/s", True),
-    "msg_s": ("messages", "/s", True),
+    "mib_s": ("bandwidth", "emulated MiB/s", True),
+    "msg_s": ("messages", "per emulated second", True),
 }
 WHERE = {
-    "smp": "emulated, several CPUs: noisy, spinning allowed",
+    "smp": "two emulated CPUs: noisy, spinning allowed",
     "icount": "one CPU, one instruction is one nanosecond of guest time: repeatable",
     "hca": "the lab's adapter, one CPU, one instruction is one nanosecond of guest time",
 }
 
 
-def keys(name, sample, mode):
-    """Which numbers of a test matter: of a rate the messages, and what each of them costs where that is known; of a
-    bandwidth the bytes."""
+def keys(name, test, mode):
+    """Which numbers of a test matter: of a rate the messages, and what each of them costs where no CPU is idle; of a
+    bandwidth the bytes. The slowest messages of a noisy guest say nothing."""
+    sample = test["ours"][0]
     if "median_us" in sample:
-        return ["median_us", "p99_us"]
+        return ["median_us"] if mode == "smp" else ["median_us", "p99_us"]
     if "total_us" in sample or "calls" in sample:
         return list(sample)
     if "rate" not in name:
         return ["mib_s"]
-    return ["msg_s"] if mode == "smp" else ["msg_s", "each_ns"]
+    return ["msg_s"] if mode == "smp" or test.get("late_us") else ["msg_s", "each_ns"]
 
 
 def value(run, key):
@@ -53,131 +57,201 @@ def value(run, key):
     return 1e9 / run["msg_s"] if key == "each_ns" else run[key]
 
 
+def number(value):
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.{1 if value >= 100 else 2}f}"
+
+
+def printed(value):
+    return float(number(value).replace(",", ""))
+
+
+def beside(ours, theirs):
+    """The pair with the median ratio, that ratio, and the lowest and the highest."""
+    pairs = [(printed(a), printed(b)) for a, b in zip(ours, theirs, strict=True)]
+    pairs = sorted((a / b if b else float("inf"), a, b) for a, b in pairs)
+    ratio, a, b = pairs[(len(pairs) - 1) // 2]
+    return {"ours": a, "value": b, "ratio": ratio, "low": pairs[0][0], "high": pairs[-1][0]}
+
+
 def sum_up(result):
-    """{test: {key: {ours, stock: {side: {value, ratio, low, high}}}}}"""
+    """{test: {what, pairs, commands, rows: {key: {side: {ours, value, ratio, low, high}}}}}"""
     out = {}
     for name, test in result["tests"].items():
-        rows = {}
-        for key in keys(name, test["ours"][0], result["mode"]):
-            ours = [value(run, key) for run in test["ours"]]
-            sides = {}
-            for side, runs in test["stock"].items():
-                theirs = [value(run, key) for run in runs]
-                ratios = [a / b if b else float("inf") for a, b in zip(ours, theirs, strict=True)]
-                sides[side] = {
-                    "value": statistics.median(theirs),
-                    "ratio": statistics.median(ratios),
-                    "low": min(ratios),
-                    "high": max(ratios),
-                }
-            rows[key] = {"ours": statistics.median(ours), "stock": sides}
+        rows = {
+            key: {
+                side: beside([value(run, key) for run in test["ours"]], [value(run, key) for run in runs])
+                for side, runs in test["stock"].items()
+            }
+            for key in keys(name, test, result["mode"])
+        }
         out[name] = {"what": test["what"], "pairs": len(test["ours"]), "rows": rows, "commands": test["commands"]}
     return out
 
 
-def number(value):
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
+def span(s):
+    return f"{s['ratio']:.2f} ({s['low']:.2f} to {s['high']:.2f})"
 
 
-def table(result, summed):
+def table(mode, result):
     lines = [
-        f"### {WHERE.get(result['mode'], result['mode'])}",
+        f"### {WHERE.get(mode, mode)}",
         "",
-        f"Linux {result['kernel']}, {result['cpus']} CPU(s), perftest {result['perftest'] or 'unknown'}.",
+        (
+            f"Linux {result['kernel']}, {result['cpus']} CPU(s), perftest {result['perftest'] or 'unknown'}, commit"
+            f" {result['commit']}."
+        ),
         "",
         "| measured | value | rust_ulp | against | theirs | ratio (lowest to highest) |",
         "|---|---|---|---|---|---|",
     ]
-    for test in summed.values():
-        for key, row in test["rows"].items():
+    for test in result["summary"].values():
+        for key, sides in test["rows"].items():
             words, unit, more = UNITS[key]
-            for side, s in row["stock"].items():
-                lines.append(
-                    f"| {test['what']} | {words}{unit and ', ' + unit}, {'more' if more else 'less'} is better"
-                    f" | {number(row['ours'])} | {side} | {number(s['value'])}"
-                    f" | {s['ratio']:.2f} ({s['low']:.2f} to {s['high']:.2f}) |"
-                )
-    pairs = {test["pairs"] for test in summed.values()}
+            lines += [
+                f"| {test['what']} | {words}{unit and ', ' + unit}, {'more' if more else 'less'} is better"
+                f" | {number(s['ours'])} | {side} | {number(s['value'])} | {span(s)} |"
+                for side, s in sides.items()
+            ]
+    lines += ["", f"{pairs_of(result)} of runs, alternating, in one guest on the same two devices. {RULE}", ""]
     lines += [
-        "",
-        (
-            f"Medians of {'/'.join(map(str, sorted(pairs)))} pairs of runs, alternating, in one guest on the"
-            " same two devices. The ratio is ours to theirs."
-        ),
-        "",
-    ]
-    lines += [
-        f"- {test['what']}: " + "; ".join(f"`{c}`" for c in test["commands"].values()) for test in summed.values()
+        f"- {test['what']}: " + "; ".join(f"`{c}`" for c in test["commands"].values())
+        for test in result["summary"].values()
     ]
     return "\n".join(lines) + "\n"
 
 
-MARKS = ("<!-- bench: the figures begin -->", "<!-- bench: the figures end -->")
-# The sides that the documents compare with; the others are cross-checks.
-SHORT = ("libibverbs", "librdmacm", "inside the kernel")
-# The rows of the README: words, mode, test, value, and the beginning of the other side's name.
-SUMMARY = (
-    ("8 B write, median latency, both ends spin", "smp", "write_lat_8", "median_us", "libibverbs"),
-    ("8 B read, median latency, the reader spins", "smp", "read_lat_8", "median_us", "libibverbs"),
-    ("8 B send, median latency, both ends sleep", "icount", "send_lat_8", "median_us", "libibverbs"),
-    ("8 B writes in lists of 64, messages", "icount", "write_rate_8", "msg_s", "libibverbs"),
-    ("64 KiB writes in lists of 16, bandwidth", "smp", "write_bw_64k", "mib_s", "libibverbs"),
-    ("connecting, to the end of the first write, median", "icount", "connect", "total_us", "librdmacm"),
-    ("system calls per 1,000 writes in lists of 64", "icount", "syscalls_write", "calls", "libibverbs"),
+RULE = (
+    "A ratio is the median of the pairs' ratios of ours to theirs; the figures beside it are those of that pair."
+    " Behind it are the lowest and the highest."
 )
 
 
+def pairs_of(result):
+    return f"{max(t['pairs'] for t in result['summary'].values())} pairs"
+
+
+MARKS = ("<!-- bench: the figures begin -->", "<!-- bench: the figures end -->")
+# The sides that the documents compare with; the others are cross-checks.
+SHORT = ("libibverbs", "librdmacm", "the floor")
+# The rows of the README. On the adapter, over the floor: words, test, value, and how many instructions one of it is.
+OVER = (
+    ("8 B write in lists of 64", "write_rate_8", "each_ns", 1),
+    ("the same by io_uring", "write_rate_8_uring", "each_ns", 1),
+    ("the same on 16 queue pairs", "write_rate_8_16", "each_ns", 1),
+    ("8 B write, one at a time, polled", "write_rate_8_one", "each_ns", 1),
+    ("8 B send, half a round trip, both ends sleep", "send_lat_8", "median_us", 1000),
+)
+# On Soft-RoCE: words, mode, test, value, and the beginning of the other side's name.
+BESIDE = (
+    ("8 B send, half a round trip, both ends sleep", "icount", "send_lat_8", "median_us", "libibverbs"),
+    ("8 B write, half a round trip, both ends spin", "smp", "write_lat_8", "median_us", "libibverbs"),
+    ("8 B writes in lists of 64, rate", "icount", "write_rate_8", "msg_s", "libibverbs"),
+    ("64 KiB writes in lists of 16, bandwidth", "icount", "write_bw_64k", "mib_s", "libibverbs"),
+    ("connecting, to the end of the first write", "icount", "connect", "total_us", "librdmacm"),
+    ("system calls per 1,000 writes in lists of 64", "icount", "syscalls_write", "calls", "libibverbs"),
+    ("system calls per 1,000 sends to and fro", "icount", "syscalls_send_lat", "calls", "libibverbs"),
+)
+# What the kernel keeps: words, and a kind of tests/bench/memory.
+KEPT = (
+    (
+        "an open file with a queue pair of 128 + 128, 64 B inline, 256 completions, and the driver's queues",
+        "open file with all that one queue pair needs: 128 + 128, 64 bytes inline, 256 completions",
+    ),
+    ("a connection by the connection manager, both ends", "connection, both ends, beside their queue pairs"),
+)
+# The points of the picture: queue pairs, and the test.
+POINTS = {1: "write_rate_8", 4: "write_rate_8_4", 16: "write_rate_8_16", 64: "write_rate_8_64", 128: "write_rate_8_128"}
+
+
+def find(results, mode, name, key, prefix):
+    """What was measured of a test against a side, and the side's name."""
+    try:
+        sides = results[mode]["summary"][name]["rows"][key]
+        return next((s, side) for side, s in sides.items() if side.startswith(prefix))
+    except (KeyError, StopIteration):
+        raise SystemExit(f"report.py: {name} of {mode} was not measured: run scripts/bench {mode}") from None
+
+
 def full(mode, result):
-    """Every row against the sides of SHORT."""
+    """Every row against the sides of SHORT. Of two emulated CPUs only the ratios mean something."""
     heading = WHERE.get(mode, mode)
     lines = [
         f"## {heading[0].upper()}{heading[1:]}",
         "",
         (
-            f"`scripts/bench {mode}`, Linux {result['kernel']}, {result['cpus']} CPU(s),"
-            f" medians of {max(t['pairs'] for t in result['summary'].values())} pairs:"
+            f"`scripts/bench {mode}` at commit {result['commit']}, Linux {result['kernel']}, {result['cpus']} CPU(s),"
+            f" {pairs_of(result)}:"
         ),
         "",
-        "| measured | value | rust_ulp | against | theirs | ratio |",
-        "|---|---|---|---|---|---|",
     ]
+    if mode == "smp":
+        lines += ["| measured | value | against | ratio (lowest to highest) |", "|---|---|---|---|"]
+    else:
+        lines += [
+            "| measured | value | rust_ulp | against | theirs | difference | ratio (lowest to highest) |",
+            "|---|---|---|---|---|---|---|",
+        ]
     for test in result["summary"].values():
-        for key, row in test["rows"].items():
+        for key, sides in test["rows"].items():
+            # The same again.
+            if key == "msg_s" and "each_ns" in test["rows"]:
+                continue
             words, unit, _ = UNITS[key]
-            for side, s in row["stock"].items():
-                if side.startswith(SHORT):
-                    lines.append(
-                        f"| {test['what']} | {words}{unit and ', ' + unit} | {number(row['ours'])} | {side}"
-                        f" | {number(s['value'])} | {s['ratio']:.2f} |"
-                    )
+            for side, s in sides.items():
+                if not side.startswith(SHORT):
+                    continue
+                if mode == "smp":
+                    lines.append(f"| {test['what']} | {words} | {side} | {span(s)} |")
+                    continue
+                difference = number(abs(s["ours"] - s["value"]))
+                lines.append(
+                    f"| {test['what']} | {words}{unit and ', ' + unit} | {number(s['ours'])} | {side}"
+                    f" | {number(s['value'])} | {'+' if s['ours'] >= s['value'] else '-'}{difference} | {span(s)} |"
+                )
     return "\n".join(lines) + "\n"
 
 
-def verdict(key, ratio):
-    """What the ratio of ours to theirs means."""
-    percent = round(abs(ratio - 1) * 100)
-    if percent < 2:
-        return "equal"
-    if key == "calls":
-        return f"{percent} % {'more' if ratio > 1 else 'fewer'}"
-    return f"{percent} % {'faster' if (ratio > 1) == UNITS[key][2] else 'slower'}"
-
-
 def summary(results):
-    lines = ["| measured | CPUs | ours | theirs | ratio | verdict |", "|---|---|---|---|---|---|"]
-    for words, mode, name, key, prefix in SUMMARY:
-        try:
-            result = results[mode]
-            row = result["summary"][name]["rows"][key]
-            side, s = next((side, s) for side, s in row["stock"].items() if side.startswith(prefix))
-        except (KeyError, StopIteration):
-            raise SystemExit(f"report.py: {name} of {mode} was not measured: run make bench") from None
+    """The README's tables."""
+    commits = sorted({results[mode]["commit"] for mode in ("hca", "icount", "smp", "memory") if mode in results})
+    lines = [
+        f"Measured at commit {', '.join(commits)}. {RULE}",
+        "",
+        "| instructions, on the lab's adapter | rust_ulp | the floor | over it |",
+        "|---|---|---|---|",
+    ]
+    for words, name, key, times in OVER:
+        s, _ = find(results, "hca", name, key, "the floor")
+        ours, theirs = round(s["ours"] * times), round(s["value"] * times)
+        lines.append(f"| {words} | {ours:,} | {theirs:,} | {ours - theirs:,} |")
+    lines += ["", "| on Soft-RoCE | CPUs | ours | theirs | ratio (lowest to highest) |", "|---|---|---|---|---|"]
+    for words, mode, name, key, prefix in BESIDE:
+        s, side = find(results, mode, name, key, prefix)
         unit = UNITS[key][1]
-        ours, theirs = (f"{number(v)} {unit}".rstrip() for v in (row["ours"], s["value"]))
-        lines.append(
-            f"| {words} | {result['cpus']} | {ours} | {theirs}, {side} | {s['ratio']:.2f}"
-            f" | {verdict(key, s['ratio'])} |"
-        )
+        ours, theirs = (f"{number(v)} {unit}".rstrip() for v in (s["ours"], s["value"]))
+        if mode == "smp":
+            ours, theirs = "-", ""
+        theirs = ", ".join(part for part in (theirs, side) if part)
+        lines.append(f"| {words} | {results[mode]['cpus']} | {ours} | {theirs} | {span(s)} |")
+    lines += ["", "| the kernel keeps | bytes |", "|---|---|"]
+    for words, kind in KEPT:
+        try:
+            lines.append(f"| {words} | {results['memory']['kernel_bytes'][kind][0]:,} |")
+        except KeyError:
+            raise SystemExit(f"report.py: {kind} was not measured: run scripts/bench memory") from None
+    return "\n".join(lines) + "\n"
+
+
+def chart(results):
+    """The lines of the picture, for scripts/pictures."""
+    at = {qps: find(results, "hca", name, "each_ns", "the floor")[0] for qps, name in POINTS.items()}
+    lines = [
+        "# 8 B writes on the lab's adapter, lists of 64 over all queue pairs (scripts/bench hca)",
+        "# queue pairs",
+        "# instructions for each write",
+    ]
+    for words, which in (("rust_ulp", "ours"), ("the floor", "value")):
+        lines.append(words + "".join(f"\t{qps}:{round(s[which])}" for qps, s in at.items()))
     return "\n".join(lines) + "\n"
 
 
@@ -191,46 +265,55 @@ def between_marks(document, words):
         f.write(f"{head}{MARKS[0]}\n{words}{MARKS[1]}{rest.split(MARKS[1])[1]}")
 
 
-def figures(readme, document, report, commit):
+def figures(readme, document, picture, report):
     with open(report) as f:
         results = json.load(f)
-    measured = f"Measured at commit {commit}. The ratio is ours to theirs.\n\n"
-    between_marks(readme, measured + summary(results))
-    between_marks(document, measured + "\n".join(full(mode, result) for mode, result in results.items()))
+    # All before anything is written: what was not measured changes nothing.
+    first, lines = summary(results), chart(results)
+    rest = "\n".join(full(mode, results[mode]) for mode in ("smp", "icount", "hca") if mode in results)
+    between_marks(readme, first)
+    between_marks(document, f"{RULE}\n\n{rest}")
+    with open(picture, "w") as f:
+        f.write(lines)
+
+
+def merge(old, new):
+    """A mode's results, with what was measured of it before at the same commit."""
+    if old.get("commit") == new["commit"]:
+        for key, value in old.items():
+            if isinstance(value, dict):
+                new[key] = value | new.get(key, {})
+    return new
 
 
 def main():
     if len(sys.argv) == 6 and sys.argv[1] == "--figures":
         figures(*sys.argv[2:])
         return
-    if len(sys.argv) < 3 or sys.argv[1].startswith("--"):
+    if len(sys.argv) < 4 or sys.argv[1].startswith("-"):
         print("usage: " + __doc__.split("\n\n")[1].strip(), file=sys.stderr)
         sys.exit(2)
-    outdir, files = sys.argv[1], sys.argv[2:]
-    results = []
+    outdir, commit, *files = sys.argv[1:]
+    every = {}
+    if os.path.exists(f"{outdir}/bench.json"):
+        with open(f"{outdir}/bench.json") as f:
+            every = json.load(f)
     for name in files:
         with open(name) as f:
-            results.append(json.load(f))
-    summed = [sum_up(r) for r in results]
+            result = json.load(f)
+        mode, new = result.get("mode", "memory"), {"commit": commit}
+        if mode == "memory":
+            new["kernel_bytes"] = result["kernel_bytes"]
+        else:
+            new |= {key: result[key] for key in ("kernel", "cpus", "perftest")}
+            new |= {"summary": sum_up(result), "runs": result["tests"], "reports": result.get("reports", [])}
+        every[mode] = merge(every.get(mode, {}), new)
     os.makedirs(outdir, exist_ok=True)
-    text = "\n".join(table(r, s) for r, s in zip(results, summed, strict=True))
+    text = "\n".join(table(mode, result) for mode, result in every.items() if mode != "memory")
     with open(os.path.join(outdir, "bench.md"), "w") as f:
         f.write(text)
     with open(os.path.join(outdir, "bench.json"), "w") as f:
-        json.dump(
-            {
-                r["mode"]: {
-                    "kernel": r["kernel"],
-                    "cpus": r["cpus"],
-                    "summary": s,
-                    "runs": r["tests"],
-                    "reports": r.get("reports", []),
-                }
-                for r, s in zip(results, summed, strict=True)
-            },
-            f,
-            indent=1,
-        )
+        json.dump(every, f, indent=1)
         f.write("\n")
     print(text)
 
