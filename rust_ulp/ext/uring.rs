@@ -21,6 +21,7 @@ use crate::bindings;
 use core::{
     cell::Cell,
     mem::size_of,
+    num::NonZeroU16,
     ptr::NonNull, //
 };
 use kernel::{
@@ -108,6 +109,55 @@ impl IssueResult {
     }
 }
 
+/// Where the number of a part begins in the first extra word of a failure.
+pub(crate) const INDEX_SHIFT: u32 = 16;
+/// Where the error code of the vendor begins there.
+pub(crate) const DETAIL_SHIFT: u32 = 32;
+
+/// The `res` of a command with a part that failed.
+const FAILED: i32 = (kernel::bindings::EREMOTEIO as i32).wrapping_neg();
+
+/// Why a part of a command failed, as the first extra word of its completion.
+///
+/// The lower 16 bits are the status of the part, the next ones its number, and the upper half is the
+/// error code of the vendor. A part that was refused has no status, and its errno in the place of
+/// that code. So no failure is 0.
+#[derive(Clone, Copy)]
+struct Failure(u64);
+
+impl Failure {
+    /// Returns the failure of part `index`, which has completed.
+    fn completed(index: u32, status: NonZeroU16, detail: u32) -> Self {
+        Self(
+            u64::from(status.get())
+                | u64::from(index & 0xffff) << INDEX_SHIFT
+                | u64::from(detail) << DETAIL_SHIFT,
+        )
+    }
+
+    /// Returns the failure of part `index`, which was refused.
+    fn refused(index: u32, error: Error) -> Self {
+        let errno = error.to_errno().unsigned_abs();
+        Self(u64::from(index & 0xffff) << INDEX_SHIFT | u64::from(errno) << DETAIL_SHIFT)
+    }
+
+    /// Returns the number of the part.
+    fn index(self) -> u64 {
+        (self.0 >> INDEX_SHIFT) & 0xffff
+    }
+
+    /// Returns the `res` of the completion, and the first extra word.
+    fn result(self) -> (i32, u64) {
+        match self.0 as u16 {
+            0 => {
+                let errno = (self.0 >> DETAIL_SHIFT) as i32;
+                (errno.wrapping_neg(), self.0 & u64::from(u32::MAX))
+            }
+            _ => (FAILED, self.0),
+        }
+    }
+}
+
 /// The state of a started command. Its fields are atomic, since references are in any context.
 ///
 /// # Invariants
@@ -180,20 +230,32 @@ impl<'a> Pdu<'a> {
         self.kind().load(Relaxed) & kind::COUNT
     }
 
-    /// Notes the result of part `index`.
-    fn note(self, index: u32, res: i32, extra: u64) {
+    /// Sets the `res` of the completion, and the first extra word.
+    fn set(self, res: i32, extra: u64) {
+        self.outcome().store(u64::from(res as u32), Relaxed);
+        self.extra().store(extra, Relaxed);
+    }
+
+    /// Notes the result of a part that succeeded.
+    fn succeed(self, res: i32, extra: u64) {
         if self.count() == 1 {
-            self.outcome().store(u64::from(res as u32), Relaxed);
-            self.extra().store(extra, Relaxed);
-        } else if res < 0 {
-            // The failure of the part with the lowest number counts, whichever comes first.
-            let outcome = u64::from(res as u32) | u64::from(index) << 32;
-            let mut old = self.outcome().load(Relaxed);
-            while old == 0 || outcome >> 32 < old >> 32 {
-                match self.outcome().cmpxchg(old, outcome, Full) {
-                    Ok(_) => break,
-                    Err(now) => old = now,
-                }
+            self.set(res, extra);
+        }
+    }
+
+    /// Notes that a part failed.
+    fn fail(self, failure: Failure) {
+        if self.count() == 1 {
+            let (res, extra) = failure.result();
+            self.set(res, extra);
+            return;
+        }
+        // The failure of the part with the lowest number counts, whichever comes first.
+        let mut old = self.outcome().load(Relaxed);
+        while old == 0 || failure.index() < Failure(old).index() {
+            match self.outcome().cmpxchg(old, failure.0, Full) {
+                Ok(_) => break,
+                Err(now) => old = now,
             }
         }
     }
@@ -205,13 +267,12 @@ impl<'a> Pdu<'a> {
         self.refs().fetch_sub(count, Full) == count
     }
 
-    /// Returns the `res` of the completion, and the first further word.
+    /// Returns the `res` of the completion, and the first extra word.
     fn result(self) -> (i32, u64) {
-        let outcome = self.outcome().load(Relaxed);
-        match (self.count(), outcome as u32 as i32) {
-            (1, res) => (res, self.extra().load(Relaxed)),
+        match (self.count(), self.outcome().load(Relaxed)) {
+            (1, res) => (res as u32 as i32, self.extra().load(Relaxed)),
             (count, 0) => (count as i32, 0),
-            (_, res) => (res, outcome >> 32),
+            (_, failure) => Failure(failure).result(),
         }
     }
 
@@ -219,8 +280,7 @@ impl<'a> Pdu<'a> {
     fn complete(self) {
         let (res, extra) = self.result();
         // From here on, only the task work reads these fields.
-        self.outcome().store(u64::from(res as u32), Relaxed);
-        self.extra().store(extra, Relaxed);
+        self.set(res, extra);
         // SAFETY: By the type invariant the command has not completed.
         unsafe { bindings::rust_ulp_h_uring_complete(self.cmd.as_ptr()) };
     }
@@ -295,9 +355,10 @@ impl UringCmd<'_> {
         self.done(error.to_errno(), 0)
     }
 
-    /// Completes the command with the error of part `index`, which the first further word names.
+    /// Completes the command with the error of part `index`, which the first extra word names.
     pub(crate) fn refuse_part(self, index: u32, error: Error) -> IssueResult {
-        self.done(error.to_errno(), index.into())
+        let (res, extra) = Failure::refused(index, error).result();
+        self.done(res, extra)
     }
 
     /// Returns whether the completion has room for 32 bytes.
@@ -356,15 +417,9 @@ impl UringCmd<'_> {
         queue: u32,
         f: impl FnOnce(&PendingCmd) -> Result<(), (u32, Error)>,
     ) -> IssueResult {
-        let outcome = if count == 1 {
-            u64::from(CANCELED as u32)
-        } else {
-            0
-        };
         let count = u32::from(count);
         let pdu = self.init(count, queue);
-        pdu.outcome().store(outcome, Relaxed);
-        pdu.extra().store(0, Relaxed);
+        pdu.set(if count == 1 { CANCELED } else { 0 }, 0);
         self.mark();
         // INVARIANT: `init` counted these references.
         let begun = PendingCmd {
@@ -373,7 +428,7 @@ impl UringCmd<'_> {
         };
         let result = f(&begun);
         if let Err((index, error)) = result {
-            pdu.note(index, error.to_errno(), u64::from(index));
+            pdu.fail(Failure::refused(index, error));
         }
         if pdu.put(begun.left.get().saturating_add(1)) {
             if result.is_err() {
@@ -427,7 +482,7 @@ impl PendingCmd {
 ///
 /// ```
 /// fn received(part: CmdRef, bytes: i32) {
-///     part.finish(bytes, 0);
+///     part.succeed(bytes, 0);
 /// }
 /// ```
 ///
@@ -466,9 +521,17 @@ impl CmdRef {
         }
     }
 
-    /// Ends the part with a result. Any context.
-    pub(crate) fn finish(self, res: i32, extra: u64) {
-        self.pdu().note(self.index, res, extra);
+    /// Ends the part, which succeeded. Its `res`, which is not negative, and the first extra word are
+    /// those of a command of one part. Any context.
+    pub(crate) fn succeed(self, res: i32, extra: u64) {
+        self.pdu().succeed(res, extra);
+    }
+
+    /// Ends the part, which failed with `status` and the error code `detail` of the vendor. Any
+    /// context.
+    pub(crate) fn fail(self, status: NonZeroU16, detail: u32) {
+        let failure = Failure::completed(self.index, status, detail);
+        self.pdu().fail(failure);
     }
 
     fn pdu(&self) -> Pdu<'_> {

@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     counters::Counters,
-    ext::uring::CmdRef,
+    ext::uring::{
+        self,
+        CmdRef, //
+    },
     logic::cq_ring::CqRing,
     rdma::{
         event::Event,
@@ -33,12 +36,18 @@ use crate::{
         decode::TimeLimit, //
     }, //
 };
+use core::num::NonZeroU16;
 use kernel::sync::{
     atomic::{
         Atomic,
         Relaxed, //
     },
     Arc, //
+};
+
+const _: () = {
+    assert!(uring::INDEX_SHIFT as usize == abi::URING_INDEX_SHIFT);
+    assert!(uring::DETAIL_SHIFT as usize == abi::URING_VENDOR_ERR_SHIFT);
 };
 
 /// The data that is kept with each request.
@@ -285,12 +294,18 @@ impl Completions {
         let Some(cmd_ref) = request.cmd_ref.take() else {
             return;
         };
-        let res = match cqe.status {
-            0 => i32::try_from(cqe.byte_len).unwrap_or(i32::MAX),
-            status => abi::URING_FAILED.saturating_sub(status.into()),
-        };
-        let high = u32::from(cqe.opcode) | u32::from(cqe.flags) << 8;
-        cmd_ref.finish(res, u64::from(cqe.imm_data) | u64::from(high) << 32);
+        if let Some(status) = NonZeroU16::new(cqe.status) {
+            cmd_ref.fail(status, cqe.vendor_err);
+            return;
+        }
+        let mut extra = u64::from(cqe.imm_data)
+            | u64::from(cqe.src_qp & 0xff_ffff) << abi::URING_SRC_QP_SHIFT
+            | u64::from(cqe.flags) << abi::URING_FLAGS_SHIFT;
+        if cqe.opcode == abi::WC_RECV_RDMA_WITH_IMM {
+            extra |= abi::URING_RDMA_WITH_IMM;
+        }
+        let res = i32::try_from(cqe.byte_len).unwrap_or(i32::MAX);
+        cmd_ref.succeed(res, extra);
     }
 
     /// Gives up the place of `request`, which makes no entry.

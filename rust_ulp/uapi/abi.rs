@@ -95,7 +95,9 @@ numbers! {
     u32: URING_REQUEST = io(0x80);
     u32: URING_BATCH = io(0x81);
     u32: URING_CANCEL = io(0x82);
-    i32: URING_FAILED = -1024;
+    usize: URING_SRC_QP_SHIFT = 32, URING_FLAGS_SHIFT = 56;
+    u64: URING_RDMA_WITH_IMM = 1 << 63;
+    usize: URING_INDEX_SHIFT = 16, URING_VENDOR_ERR_SHIFT = 32;
     u32: URING_RING = 1 << 0;
 }
 

@@ -2102,14 +2102,23 @@ struct rust_ulp_cq_eventfd {
  * The result (res) of the completion:
  *
  *  0 or more   success: the bytes of a receive, read or atomic, else 0
+ *  -EREMOTEIO  the request was posted, and completed with a status other than success
  *  -errno   the request was refused, as by SUBMIT, and not posted. Of a batch, those before it were
  *           posted, and have completed. If the device refused it, sends before it for the same
  *           queue pair may still be in flight, and their failure is not reported
- *  below RUST_ULP_URING_FAILED   the request completed with a status other than success
  *
  * A negative result breaks a chain of linked entries. With IORING_SETUP_CQE32, the first extra word
- * of the completion has @imm_data in its lower half, and @opcode | @flags << 8 of struct
- * rust_ulp_cqe in its upper half.
+ * of the completion says more, in the terms of struct rust_ulp_cqe:
+ *
+ *  - One request, which succeeded: bits 0 to 31 are @imm_data, bits 32 to 55 @src_qp, and bits 56
+ *    to 63 @flags. Bit 63 is RUST_ULP_URING_RDMA_WITH_IMM.
+ *  - A request failed or was refused: bits 0 to 15 are @status, 0 if it was refused; bits 16 to 31
+ *    are its index in the batch, 0 without a batch; bits 32 to 63 are @vendor_err.
+ *  - Else 0: several requests succeeded, or the command was refused before its requests.
+ *
+ * The other members of struct rust_ulp_cqe do not fit. Who needs them, as of datagrams on
+ * InfiniBand, posts a batch with RUST_ULP_URING_RING. Without IORING_SETUP_CQE32, -EREMOTEIO is all
+ * that a program sees of a failure.
  *
  * These requests use no entry of a completion ring, and every request counts as signaled, except
  * with RUST_ULP_URING_RING. A completion queue still has at most @entries requests in flight, from
@@ -2129,9 +2138,14 @@ struct rust_ulp_cq_eventfd {
 /* CANCEL: struct rust_ulp_uring_cancel; the result is the number of canceled requests. */
 #define RUST_ULP_URING_CANCEL	_IO(RUST_ULP_IOC_MAGIC, 0x82)
 
-/* The result of a request that completed with a status other than success */
-#define RUST_ULP_URING_FAILED		(-1024)
-#define RUST_ULP_URING_RES(status)	(RUST_ULP_URING_FAILED - (int)(status))
+/* The extra word of a request that succeeded: @imm_data | @src_qp << 32 | @flags << 56 */
+#define RUST_ULP_URING_SRC_QP_SHIFT	32
+#define RUST_ULP_URING_FLAGS_SHIFT	56
+#define RUST_ULP_URING_RDMA_WITH_IMM	(1ULL << 63)	/* @opcode is RECV_RDMA_WITH_IMM */
+
+/* The extra word of a request that failed: @status | its index << 16 | @vendor_err << 32 */
+#define RUST_ULP_URING_INDEX_SHIFT	16
+#define RUST_ULP_URING_VENDOR_ERR_SHIFT	32
 
 /* rust_ulp_uring_batch.flags */
 #define RUST_ULP_URING_RING	(1U << 0)	/* the requests complete as those of SUBMIT */
@@ -2141,6 +2155,7 @@ struct rust_ulp_cq_eventfd {
  *
  *  E2BIG       a command byte after the struct is not zero; as SUBMIT
  *  EINVAL      the ring has entries of 64 bytes; as SUBMIT
+ *  EREMOTEIO   the request completed with a status other than success
  *  ECANCELED, EBADF  of io_uring
  *  EACCES, EAGAIN, EBADFD, EMSGSIZE, ENOENT, ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV  as SUBMIT
  */
@@ -2150,6 +2165,7 @@ struct rust_ulp_cq_eventfd {
  *
  *  EINVAL      @nr_wrs is 0, or a flag is not defined
  *  E2BIG       @nr_wrs exceeds 1024, or @wr_size exceeds 4096
+ *  EREMOTEIO   a request completed with a status other than success
  *  ECANCELED, EBADF  of io_uring
  *  EACCES, EAGAIN, EBADFD, EMSGSIZE, ENOENT, ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV  as SUBMIT
  */
@@ -2163,16 +2179,15 @@ struct rust_ulp_cq_eventfd {
  *
  * The kernel posts the requests in order, and stops at the first one that is refused, as SUBMIT
  * does, for EAGAIN too. The entry completes when the posted requests have completed. If all
- * succeeded, its result is their number. Else its result is that of the failed request that comes
- * first in the array: a status, or the errno with which the request was refused. The first extra
- * word is then the index of that request. If the device refused it, sends before it for the same
- * queue pair may still be in flight. A batch of one request completes like RUST_ULP_URING_REQUEST.
+ * succeeded, its result is their number. Else its result and its extra word are those of the
+ * request that comes first in the array, of those that failed or were refused. If the device
+ * refused it, sends before it for the same queue pair may still be in flight. A batch of one
+ * request completes like RUST_ULP_URING_REQUEST.
  *
  * With RUST_ULP_URING_RING the entry completes when the requests are posted, and its result is
- * their number, or the errno with which one of them was refused; the first extra word is then its
- * index. The requests complete in the rings of their completion queues, and those that are not
- * signaled make no entry there. With IOSQE_CQE_SKIP_SUCCESS, only a batch that is refused has an
- * io_uring completion.
+ * their number, or the errno with which one of them was refused. The requests complete in the rings
+ * of their completion queues, and those that are not signaled make no entry there. With
+ * IOSQE_CQE_SKIP_SUCCESS, only a batch that is refused has an io_uring completion.
  */
 struct rust_ulp_uring_batch {
 	__aligned_u64 wrs;

@@ -192,7 +192,7 @@ static int poll_cq(struct ib_cq *ib, int count, struct ib_wc *wc)
 			/* Of a failed request nothing else is defined. */
 			wc[polled].wr_id = cqe->wc.wr_id;
 			wc[polled].status = cqe->wc.status;
-			wc[polled].vendor_err = cqe->wc.vendor_err;
+			wc[polled].vendor_err = 0xbad00000 | cqe->wc.status;
 			wc[polled].qp = cqe->wc.qp;
 		} else {
 			wc[polled] = cqe->wc;

@@ -62,7 +62,7 @@ class Entry:
         call = self.uring.enter(1, 0)
         call.function(*call.args)
         [(_, result)] = self.uring.wait(1)
-        self.posted = result if result >= 0 else self.uring.extra
+        self.posted = result if result >= 0 else self.uring.extra >> N["URING_INDEX_SHIFT"]
         if result < 0:
             raise OSError(-result, os.strerror(-result))
 

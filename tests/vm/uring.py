@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What completes a command of io_uring, what the end of a ring costs, and what is only posted by one.
 
-    uring.py exit|resubmit|destroyed|posted|unreported|stops
+    uring.py exit|resubmit|destroyed|posted|unreported|stops|words
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -19,13 +19,16 @@ import tracing
 import ulp
 from faults import Uring
 from ulp import N, S, End, File, Qp, error_of, pattern
+from verbs import GRH, QKEY, datagrams
 
 BATCHES, SINGLES = 512, 8
 LINKED = 64
 ROUNDS = ulp.count("ULP_ROUNDS", 40, 4)
 IOSQE_IO_LINK, IOSQE_CQE_SKIP_SUCCESS = 1 << 2, 1 << 6
 FLUSHED = 5
-URING_FAILED = N["URING_FAILED"]
+REFUSED_ACCESS = 10
+FAILED = -errno.EREMOTEIO
+INDEX = N["URING_INDEX_SHIFT"]
 
 
 def hold(wire, batches, singles):
@@ -126,7 +129,7 @@ def test_posted(r):
         r.equal("a batch that is refused says so", post(wrong, flags=IOSQE_CQE_SKIP_SUCCESS), (1, [refused]))
         r.equal("... those before the wrong one are posted", done(2), [(0, 0), (1, 0)])
         if not small:
-            r.equal("... and which request is wrong", uring.extra, 2)
+            r.equal("... and which request is wrong", uring.extra, 2 << INDEX)
         r.equal(
             "a refusal ends a chain of links",
             post(wrong, number=2, flags=IOSQE_IO_LINK, late=True),
@@ -193,10 +196,14 @@ class Batches:
         return call.function(*call.args)
 
     def run(self, wrs, flags=0, **fields):
-        """The result and the first extra word."""
+        """The result, with the status in place of -EREMOTEIO, and the index; the whole extra word if it has more."""
         self.begin(wrs, flags, **fields)
         ((_, res),) = self.ring.wait(1)
-        return res, self.ring.extra
+        word = self.ring.extra
+        index, status = word >> INDEX & 0xFFFF, word & 0xFFFF
+        if res == FAILED:
+            return f"status {status}", index
+        return res, index if word == index << INDEX else hex(word)
 
 
 def test_stops(r):
@@ -246,7 +253,45 @@ def test_stops(r):
     wrong = good(1)
     wrong.rkey ^= 0x55
     got = batches.run([good(0), wrong, good(2), bad()])
-    r.equal("a posted request fails, and a later one is refused: the posted one", got, (URING_FAILED - 10, 1))
+    r.equal("a posted request fails, and a later one is refused: the posted one", got, (f"status {REFUSED_ACCESS}", 1))
+
+
+def test_words(r):
+    """The first extra word of a completion says what the entry of a completion ring says."""
+    a, b = ulp.pair(entries=64)
+    wrong = a.write(b, 8)
+    wrong.rkey ^= 0x55
+    a.file.submit([wrong])
+    want = a.cq.wait(1)[0]
+    for small in (False, True):
+        a, b = ulp.pair(entries=64)
+        uring = Uring(small=small)
+        wrs = (S["wr"] * 3)(*[a.write(b, 8) for _ in range(3)])
+        wrs[2].rkey ^= 0x55
+        where = {"wrs": ctypes.addressof(wrs), "nr_wrs": 3, "wr_size": ctypes.sizeof(S["wr"])}
+        uring.prepare(a.file.fd, N["URING_BATCH"], bytes(S["uring_batch"](**where)), None)
+        uring.submit(1)
+        results = [res for _, res in uring.wait(1)]
+        r.equal(f"a batch with a wrong key, completions of {uring.cqe} bytes: EREMOTEIO", results, [FAILED])
+        if not small:
+            word = want.status | 2 << INDEX | want.vendor_err << N["URING_VENDOR_ERR_SHIFT"]
+            r.equal("... status, index and the vendor's code", uring.extra, word)
+
+    a, b = datagrams()
+    uring = Uring()
+    for imm in (None, 0x89ABCDEF):
+        how = {} if imm is None else {"op": "SEND_WITH_IMM", "imm_data": imm}
+        uring.prepare(b.file.fd, N["URING_REQUEST"], bytes(b.qp.wr("RECV", b.buffer, 0, 128)), None)
+        uring.submit(1)
+        a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 8, **how)])
+        results = [res for _, res in uring.wait(1)]
+        flags = N["WC_GRH"] | (0 if imm is None else N["WC_WITH_IMM"])
+        word = (imm or 0) | a.qp.num << N["URING_SRC_QP_SHIFT"] | flags << N["URING_FLAGS_SHIFT"]
+        r.equal(
+            f"a datagram with immediate data {imm}: its length, sender and flags",
+            (results, hex(uring.extra)),
+            ([GRH + 8], hex(word)),
+        )
 
 
 class Destroyed:
@@ -289,7 +334,8 @@ def test_destroyed(r):
     it = destroyed()
     r.equal("a queue pair that another thread holds is destroyed", (it.submitted, it.said), (1, "none"))
     done = it.ring.wait(1)
-    r.equal("the command completes once, as flushed", [res for _, res in done], [URING_FAILED - FLUSHED])
+    r.equal("the command completes once, as flushed", [res for _, res in done], [FAILED])
+    r.equal("... in its extra word", it.ring.extra & 0xFFFFFFFF, FLUSHED)
     held = bool(it.is_held), it.was_held, it.thread.is_alive()
     r.equal("while the other thread still holds the queue pair", held, (True, True, True))
     it.thread.join()

@@ -196,6 +196,19 @@ impl WrOpcode {
     }
 }
 
+/// Returns the opcode of the completion, `WC_*`, of a request with the opcode `WR_*`.
+#[cfg(feature = "io-uring")]
+pub(crate) fn completed_opcode(opcode: u8) -> u8 {
+    match opcode {
+        abi::WR_RDMA_WRITE | abi::WR_RDMA_WRITE_WITH_IMM => abi::WC_RDMA_WRITE,
+        abi::WR_RDMA_READ => abi::WC_RDMA_READ,
+        abi::WR_ATOMIC_CMP_AND_SWP => abi::WC_COMP_SWAP,
+        abi::WR_ATOMIC_FETCH_AND_ADD => abi::WC_FETCH_ADD,
+        abi::WR_RECV => abi::WC_RECV,
+        _ => abi::WC_SEND,
+    }
+}
+
 /// What a completed request was. Valid for failed requests too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -44,6 +44,7 @@ use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
+use crate::status::completed_opcode;
 use crate::sys::{self, Uring};
 use crate::wr::{Local, Request, RequestFor, Target};
 use nix::errno::Errno;
@@ -119,6 +120,8 @@ struct Slot {
     wr_id: u64,
     queue: u32,
     qp_num: u32,
+    /// Of its completion.
+    opcode: u8,
     device: Option<Arc<DeviceInner>>,
     chunk: Option<Chunk>,
     /// Of a batch.
@@ -259,6 +262,7 @@ impl Ring {
         }
         slot.wr_id = wr.user_data;
         (slot.queue, slot.qp_num) = (target.handle, target.qp_num);
+        slot.opcode = completed_opcode(wr.opcode);
         slot.to = request.to.map(|to| to.ah);
         slot.chunk = chunk;
         self.stage(device, index, abi::URING_REQUEST, sys::request_bytes(&wr));
@@ -291,6 +295,7 @@ impl Ring {
         let flags = if is_posting { abi::URING_RING } else { 0 };
         let command = slot.memory.batch.command(flags);
         (slot.wr_id, slot.queue, slot.qp_num) = (wr_id, 0, 0);
+        slot.opcode = abi::WC_SEND;
         slot.count = Some(u32::from(command.nr_wrs));
         self.stage(device, index, abi::URING_BATCH, sys::batch_bytes(&command));
         Ok(())
@@ -521,44 +526,103 @@ impl Slot {
     }
 
     fn outcome(&self, res: i32, extra: u64, device: &DeviceInner) -> Result<Completion> {
-        // Two numbers in one.
-        let (low, high) = (extra as u32, (extra >> 32) as u32);
-        let status = match res {
-            0.. => 0,
-            res if res < abi::URING_FAILED => {
-                u16::try_from(abi::URING_FAILED.wrapping_sub(res)).unwrap_or(u16::MAX)
-            }
-            res => {
-                let errno = Errno::from_raw(res.wrapping_neg());
-                return Err(match (self.count, low) {
-                    (Some(_), 1..) => refused_error(low, errno),
-                    _ => submit_error(errno),
-                });
-            }
-        };
-        let cqe = abi::Cqe {
+        let mut cqe = abi::Cqe {
             user_data: self.wr_id,
             qp: self.queue,
             qp_num: self.qp_num,
-            status,
+            opcode: self.opcode,
             ..abi::Cqe::default()
         };
-        let Some(count) = self.count else {
-            let [opcode, flags, ..] = high.to_le_bytes();
-            let cqe = abi::Cqe {
-                opcode,
-                flags,
-                imm_data: low,
-                byte_len: u32::try_from(res).unwrap_or(0),
-                ..cqe
-            };
+        if let Ok(bytes) = u32::try_from(res) {
+            if self.count.is_none() {
+                if extra & abi::URING_RDMA_WITH_IMM != 0 {
+                    cqe.opcode = abi::WC_RECV_RDMA_WITH_IMM;
+                }
+                let word = extra & !abi::URING_RDMA_WITH_IMM;
+                cqe.imm_data = word as u32;
+                cqe.src_qp = (word >> abi::URING_SRC_QP_SHIFT) as u32 & 0xff_ffff;
+                cqe.flags = (word >> abi::URING_FLAGS_SHIFT) as u8;
+                cqe.byte_len = bytes;
+            }
             return Ok(Completion::new(&cqe, device));
-        };
+        }
+        let index = u32::from((extra >> abi::URING_INDEX_SHIFT) as u16);
+        cqe.status = extra as u16;
+        if cqe.status == 0 {
+            let errno = Errno::from_raw(res.wrapping_neg());
+            return Err(match (self.count, index) {
+                (Some(_), 1..) => refused_error(index, errno),
+                _ => submit_error(errno),
+            });
+        }
+        cqe.vendor_err = (extra >> abi::URING_VENDOR_ERR_SHIFT) as u32;
         let done = Completion::new(&cqe, device);
+        let Some(count) = self.count else {
+            return Ok(done);
+        };
         done.ok().map_err(|cause| Error::Batch {
-            index: low,
+            index,
             posted: count,
             cause: Box::new(cause),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Kernel;
+    use crate::status::{Opcode, Status};
+
+    #[test]
+    fn the_extra_word_says_what_the_result_does_not() {
+        let device = Kernel::new().device();
+        let mut slot = Slot {
+            wr_id: 7,
+            opcode: abi::WC_RECV,
+            ..Slot::default()
+        };
+        let outcome = |slot: &Slot, res, extra| slot.outcome(res, extra, device.inner());
+        let (failed, status) = (-libc::EREMOTEIO, 10);
+        let vendor_err = 0xbad << abi::URING_VENDOR_ERR_SHIFT;
+        let third = 3 << abi::URING_INDEX_SHIFT;
+
+        let flags = u64::from(abi::WC_WITH_IMM) << abi::URING_FLAGS_SHIFT;
+        let sender = 0x12_3456 << abi::URING_SRC_QP_SHIFT;
+        let done = outcome(&slot, 48, 0x89ab_cdef | sender | flags).unwrap();
+        assert_eq!((done.wr_id, done.byte_len), (7, 48));
+        assert_eq!((done.imm, done.src_qp), (Some(0x89ab_cdef), 0x12_3456));
+        assert_eq!((done.opcode, done.invalidated), (Opcode::Recv, None));
+        let done = outcome(&slot, 5, flags | abi::URING_RDMA_WITH_IMM).unwrap();
+        assert_eq!((done.opcode, done.imm), (Opcode::RecvWriteImm, Some(0)));
+        assert_eq!(done.flags, abi::WC_WITH_IMM);
+        let done = outcome(&slot, failed, status | vendor_err).unwrap();
+        assert_eq!(done.status, Status::RemoteAccess);
+        assert_eq!((done.opcode, done.vendor_err), (Opcode::Recv, 0xbad));
+        let error = outcome(&slot, -libc::ENOENT, 0).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::ENOENT));
+
+        slot.count = Some(5);
+        assert!(outcome(&slot, 5, 0).unwrap().ok().is_ok());
+        let error = outcome(&slot, failed, status | third | vendor_err).unwrap_err();
+        let Error::Batch {
+            index: 3,
+            posted: 5,
+            cause,
+        } = error
+        else {
+            panic!("{error:?}");
+        };
+        assert!(matches!(*cause, Error::Completion(_)), "{cause:?}");
+        let error = outcome(&slot, -libc::EAGAIN, third).unwrap_err();
+        let Error::Batch {
+            index: 3,
+            posted: 3,
+            cause,
+        } = error
+        else {
+            panic!("{error:?}");
+        };
+        assert!(matches!(*cause, Error::QueueFull), "{cause:?}");
     }
 }

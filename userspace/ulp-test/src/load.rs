@@ -1360,10 +1360,10 @@ fn uring(worker: Worker<'_>, dice: &mut Dice) -> Done {
             let _ = ring.enter((count - got) as usize);
             let done = ring.reap();
             idle = if done.is_empty() { idle + 1 } else { 0 };
-            for (_, res, ..) in done {
+            for (_, res, _, extra) in done {
                 got += 1;
                 if res < 0 {
-                    failed = Some(res);
+                    failed = Some((Errno::from_raw(-res), extra as u16));
                 }
             }
             if idle > 2 * patience() {
@@ -1378,10 +1378,8 @@ fn uring(worker: Worker<'_>, dice: &mut Dice) -> Done {
                 HALF + 8 * (count - 1) as usize,
                 &data,
             )?,
-            Some(res) if res <= abi::URING_FAILED => {
-                return Err(Stop::Status((abi::URING_FAILED - res) as u16))
-            }
-            Some(res) => return Err(Stop::Errno("URING_REQUEST", Errno::from_raw(-res))),
+            Some((Errno::EREMOTEIO, status)) => return Err(Stop::Status(status)),
+            Some((errno, _)) => return Err(Stop::Errno("URING_REQUEST", errno)),
         }
         all.did("io_uring", count);
         let _ = round;

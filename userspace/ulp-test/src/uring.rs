@@ -22,11 +22,26 @@ type Builder = io_uring::Builder<Entry128, cqueue::Entry32>;
 type Setup = fn(&mut Builder);
 
 const CANCELED: i32 = -(Errno::ECANCELED as i32);
+/// `res` of a request that completed with a status.
+const FAILED: i32 = -(Errno::EREMOTEIO as i32);
 const FLUSHED: u16 = 5;
 
-/// `res` of a request that completed like that.
+/// What [`run`] returns for a request that completed like that, which is no errno.
 const fn failed(status: u16) -> i32 {
-    abi::URING_FAILED - status as i32
+    i32::MIN + status as i32
+}
+
+/// The extra word of request number `index` of a batch, which failed with that status.
+fn failure(status: u16, index: u64) -> u64 {
+    u64::from(status) | index << abi::URING_INDEX_SHIFT
+}
+
+/// A completion of a failure without the error code of the vendor.
+fn without_vendor(done: Vec<(u64, i32, u32, u64)>) -> Vec<(u64, i32, u32, u64)> {
+    let known = |extra| u64::from(extra as u32);
+    done.into_iter()
+        .map(|(number, res, flags, extra)| (number, res, flags, known(extra)))
+        .collect()
 }
 
 const fn refused(errno: Errno) -> i32 {
@@ -79,14 +94,20 @@ fn ring() -> Outcome<Uring> {
     Uring::new(256, |_| ()).map_err(because("making a ring"))
 }
 
-/// Submits `entries`, and takes `want` completions, as (number, res).
+/// Submits `entries`, and takes `want` completions, as (number, res), with [`failed`] of the status
+/// in place of -EREMOTEIO.
 fn run(ring: &mut Uring, entries: &[Entry128], want: usize) -> Outcome<Vec<(u64, i32)>> {
-    Ok(full(ring, entries, want)?
-        .into_iter()
-        .map(|(number, res, ..)| (number, res))
-        .collect())
+    let done = full(ring, entries, want)?.into_iter();
+    done.map(|(number, res, _, extra)| match (res, extra as u16) {
+        (FAILED, status @ 1..) => Ok((number, failed(status))),
+        (FAILED, 0) => Err(format!("{number}: -EREMOTEIO without a status")),
+        (..0, status @ 1..) => Err(format!("{number}: res {res} with the status {status}")),
+        _ => Ok((number, res)),
+    })
+    .collect()
 }
 
+/// Does the same, and returns (number, res, flags, first extra word).
 fn full(ring: &mut Uring, entries: &[Entry128], want: usize) -> Outcome<Vec<(u64, i32, u32, u64)>> {
     for entry in entries {
         check("the ring is full", ring.push(entry))?;
@@ -144,9 +165,9 @@ fn drained(set: &Set, qp: u32) -> Outcome {
     Ok(())
 }
 
-/// The upper half of the first further word.
-fn word(opcode: u8, flags: u8, imm: u32) -> u64 {
-    u64::from(imm) | (u64::from(opcode) << 32) | (u64::from(flags) << 40)
+/// The extra word of a request on a connection that succeeded.
+fn word(flags: u8, imm: u32) -> u64 {
+    u64::from(imm) | u64::from(flags) << abi::URING_FLAGS_SHIFT
 }
 
 // --- one request ------------------------------------------------------------------
@@ -155,11 +176,7 @@ fn operations(ring: &mut Uring) -> Outcome {
     let set = Set::new()?;
     set.memory.put(0, &[7; 64]);
     let done = full(ring, &[request(&set, 1, set.write())], 1)?;
-    equal(
-        "a write",
-        done,
-        vec![(1, 0, 0, word(abi::WC_RDMA_WRITE, 0, 0))],
-    )?;
+    equal("a write", done, vec![(1, 0, 0, 0)])?;
     equal("its data", set.memory.get(PAGE, 64), vec![7; 64])?;
 
     let read = abi::Wr {
@@ -169,11 +186,7 @@ fn operations(ring: &mut Uring) -> Outcome {
         ..set.write()
     };
     let done = full(ring, &[request(&set, 2, read)], 1)?;
-    equal(
-        "a read",
-        done,
-        vec![(2, 33, 0, word(abi::WC_RDMA_READ, 0, 0))],
-    )?;
+    equal("a read", done, vec![(2, 33, 0, 0)])?;
     equal("its data", set.memory.get(3 * PAGE, 33), vec![7; 33])?;
 
     let add = abi::Wr {
@@ -187,11 +200,7 @@ fn operations(ring: &mut Uring) -> Outcome {
         ..set.write()
     };
     let done = full(ring, &[request(&set, 3, add)], 1)?;
-    equal(
-        "an atomic",
-        done,
-        vec![(3, 8, 0, word(abi::WC_FETCH_ADD, 0, 0))],
-    )?;
+    equal("an atomic", done, vec![(3, 8, 0, 0)])?;
 
     let imm = abi::Wr {
         opcode: abi::WR_SEND_WITH_IMM,
@@ -209,11 +218,27 @@ fn operations(ring: &mut Uring) -> Outcome {
         "a send and its receive",
         done,
         vec![
-            (4, 64, 0, word(abi::WC_RECV, abi::WC_WITH_IMM, 0xdead_beef)),
-            (5, 0, 0, word(abi::WC_SEND, 0, 0)),
+            (4, 64, 0, word(abi::WC_WITH_IMM, 0xdead_beef)),
+            (5, 0, 0, 0),
         ],
     )?;
     equal("its data", set.memory.get(2 * PAGE, 64), vec![7; 64])?;
+
+    let imm = abi::Wr {
+        opcode: abi::WR_RDMA_WRITE_WITH_IMM,
+        imm_data: 0x1234_5678,
+        ..set.write()
+    };
+    let mut done = full(
+        ring,
+        &[request(&set, 6, recv(&set)), request(&set, 7, imm)],
+        2,
+    )?;
+    done.sort_unstable();
+    let told = word(abi::WC_WITH_IMM, 0x1234_5678) | abi::URING_RDMA_WITH_IMM;
+    let bytes = imm.sge.length as i32;
+    let want = vec![(6, bytes, 0, told), (7, 0, 0, 0)];
+    equal("a write with immediate data and its receive", done, want)?;
     equal("entries in the ring of the queue", set.ring.reap().len(), 0)?;
     drained(&set, set.a.handle)?;
     set.works(1)
@@ -368,7 +393,7 @@ fn refusals() -> Outcome {
     equal(
         "the second one is bad",
         full(&mut ring, &[batch(&set, 9, &area, 2, 0)], 1)?,
-        vec![(9, refused(Errno::ENOENT), 0, 1)],
+        vec![(9, refused(Errno::ENOENT), 0, failure(0, 1))],
     )?;
     equal(
         "the first has ended",
@@ -423,7 +448,7 @@ fn statuses() -> Outcome {
         rkey: set.grant.rkey ^ 0x5500,
         ..set.write()
     };
-    let done = run(
+    let done = full(
         &mut ring,
         &[
             request(&set, 1, set.write()),
@@ -432,8 +457,13 @@ fn statuses() -> Outcome {
         ],
         3,
     )?;
-    let want = vec![(1, 0), (2, failed(10)), (3, failed(FLUSHED))];
-    equal("a write with a wrong key, and those around it", done, want)
+    let want = vec![
+        (1, 0, 0, 0),
+        (2, FAILED, 0, failure(10, 0)),
+        (3, FAILED, 0, failure(FLUSHED, 0)),
+    ];
+    let what = "a write with a wrong key, and those around it";
+    equal(what, without_vendor(done), want)
 }
 
 fn order() -> Outcome {
@@ -482,7 +512,7 @@ fn batches() -> Outcome {
         ..set.write()
     }])?;
     let done = full(&mut ring, &[batch(&set, 4, &area, 1, 0)], 1)?;
-    let want = vec![(4, 21, 0, word(abi::WC_RDMA_READ, 0, 0))];
+    let want = vec![(4, 21, 0, 0)];
     equal("one is as that request", done, want)?;
 
     // Receives stay under way: a batch completes when all of it has.
@@ -514,7 +544,7 @@ fn batches() -> Outcome {
     let area = array(&[set.write(), nobodys])?;
     for flags in [0, abi::URING_RING] {
         let done = full(&mut ring, &[batch(&set, 11, &area, 2, flags)], 1)?;
-        let want = vec![(11, refused(Errno::ENOENT), 0, 1)];
+        let want = vec![(11, refused(Errno::ENOENT), 0, failure(0, 1))];
         equal("a refusal names the request", done, want)?;
     }
     drained(&set, set.a.handle)?;
@@ -529,8 +559,8 @@ fn batches() -> Outcome {
     let done = full(&mut ring, &[batch(&set, 8, &area, 5, 0)], 1)?;
     equal(
         "what failed first counts",
-        done,
-        vec![(8, failed(10), 0, 2)],
+        without_vendor(done),
+        vec![(8, FAILED, 0, failure(10, 2))],
     )
 }
 
@@ -546,7 +576,7 @@ fn batch_parts() -> Outcome {
     };
     let receives: Vec<_> = (20..23).map(|i| request(&set, i, recv(&set))).collect();
     let received = |done: &[(u64, i32, u32, u64)]| done.iter().filter(|it| it.0 >= 20).count();
-    let canceled = failed(abi::WC_STATUS_CANCELED);
+    let canceled = |index| failure(abi::WC_STATUS_CANCELED, index);
 
     // Without a receive, the peer accepts none of them.
     let area = sends(0)?;
@@ -556,7 +586,11 @@ fn batch_parts() -> Outcome {
     let done = full(&mut ring, &receives, 4)?;
     equal("all messages arrive", received(&done), 3)?;
     let got = done.iter().find(|it| it.0 == 1).copied();
-    equal("the batch says which", got, Some((1, canceled, 0, 2)))?;
+    equal(
+        "the batch says which",
+        got,
+        Some((1, FAILED, 0, canceled(2))),
+    )?;
 
     let area = sends(1)?;
     run(&mut ring, &[batch(&set, 2, &area, 3, 0)], 0)?;
@@ -573,7 +607,7 @@ fn batch_parts() -> Outcome {
     equal(
         "of two failures the lower index counts",
         got,
-        Some((2, canceled, 0, 0)),
+        Some((2, FAILED, 0, canceled(0))),
     )?;
 
     // Each part gives its place back: there is room for a full queue, again and again.
@@ -617,7 +651,7 @@ fn cancels() -> Outcome {
 
     let area = array(&[recv(&set), recv(&set)])?;
     run(&mut ring, &[batch(&set, 30, &area, 2, 0)], 0)?;
-    let mut done = full(
+    let mut done = run(
         &mut ring,
         &[cancel(&set, 98, set.b.handle, 0, abi::CANCEL_ALL)],
         7,
@@ -627,9 +661,8 @@ fn cancels() -> Outcome {
         .into_iter()
         .map(|i| (i, canceled))
         .collect();
-    let got: Vec<_> = done.iter().map(|it| (it.0, it.1)).collect();
-    equal("all of them, and a batch", &got[..6], &want[..])?;
-    equal("that is counted by requests", got[6], (98, 7))?;
+    equal("all of them, and a batch", &done[..6], &want[..])?;
+    equal("that is counted by requests", done[6], (98, 7))?;
     // The call sees them, too.
     run(&mut ring, &[request(&set, 40, recv(&set))], 0)?;
     let out = set.file.accepted(&abi::Cancel {
@@ -898,7 +931,8 @@ const DOCUMENTED: [Errno; 12] = [
 /// Whether that may be the result of one.
 fn documented(res: i32) -> bool {
     res >= 0
-        || (failed(abi::WC_STATUS_CANCELED)..=failed(1)).contains(&res)
+        || res == FAILED
+        || (failed(1)..=failed(abi::WC_STATUS_CANCELED)).contains(&res)
         || DOCUMENTED.iter().any(|errno| res == refused(*errno))
 }
 

@@ -185,12 +185,11 @@ pub fn entries(a: &mut Actor<'_>) {
     }
     for (user_data, res, ..) in ring.reap() {
         let what = NAMES[user_data as usize % NAMES.len()];
-        // Below that, it completed with a status.
-        let failed = abi::URING_FAILED - 300..=abi::URING_FAILED;
-        match res {
-            0.. => a.note(what, Ok(())),
-            res if failed.contains(&res) => a.note(what, Ok(())),
-            res => a.note(what, Err(Errno::from_raw(-res))),
+        match Errno::from_raw(res.saturating_neg()) {
+            _ if res >= 0 => a.note(what, Ok(())),
+            // It completed with a status.
+            Errno::EREMOTEIO => a.note(what, Ok(())),
+            errno => a.note(what, Err(errno)),
         }
     }
 }
