@@ -95,7 +95,7 @@ commands! {
     IOC_DEVICE_LIST: DeviceList { flags: 0, zero: (pad) } => outside(query::devices);
     IOC_ATTACH: Attach { flags: 0, zero: (pad), check: query::check_attach }
         => modify_outside(query::attach);
-    IOC_DEVICE_QUERY: DeviceQuery { flags: 0, zero: (pad) } => query(query::device);
+    IOC_DEVICE_QUERY: DeviceQuery { flags: 0 } => query(query::device);
     IOC_PORT_QUERY: PortQuery { flags: 0, zero: (pad) } => query(query::port);
     IOC_GID_QUERY: GidQuery { flags: 0 } => outside(query::gids);
     IOC_PKEY_QUERY: PkeyQuery { flags: 0, zero: (pad) } => query(query::pkey);

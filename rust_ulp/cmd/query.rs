@@ -199,7 +199,7 @@ pub(super) fn device(ctx: &Ctx<'_>, value: &mut abi::DeviceQuery) -> Result {
         max_fast_reg_pages: attributes.max_fast_reg_pages,
         num_comp_vectors: attributes.num_comp_vectors,
         local_ca_ack_delay: attributes.local_ca_ack_delay,
-        pad: 0,
+        atomic_cap: attributes.atomic_cap,
     };
     Ok(())
 }

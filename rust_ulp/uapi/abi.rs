@@ -42,6 +42,7 @@ numbers! {
         FEATURE_USER_MEMORY = 1 << 9, FEATURE_DMABUF = 1 << 10;
     u32: DEVICE_DEFAULT = 1 << 0, DEVICE_LOCAL_NET = 1 << 1;
     u64: CAP_FAST_REG = 1 << 0, CAP_SRQ = 1 << 1, CAP_VIRT_DMA = 1 << 2;
+    u32: ATOMIC_NONE = 0, ATOMIC_HCA = 1, ATOMIC_GLOB = 2;
     u32: QPT_RC = 2, QPT_UC = 3, QPT_UD = 4;
     u32: LINK_UNSPECIFIED = 0, LINK_INFINIBAND = 1, LINK_ETHERNET = 2;
     u32: GID_IB = 0, GID_ROCE_V1 = 1, GID_ROCE_V2 = 2;
@@ -134,7 +135,7 @@ abi! {
         @196 max_recv_sge: u32, @200 max_cq: u32, @204 max_cqe: u32, @208 max_mr: u32,
         @212 max_pd: u32, @216 max_qp_rd_atom: u32, @220 max_qp_init_rd_atom: u32,
         @224 max_srq: u32, @228 max_srq_wr: u32, @232 max_fast_reg_pages: u32,
-        @236 num_comp_vectors: u32, @240 local_ca_ack_delay: u32, @244 pad: u32
+        @236 num_comp_vectors: u32, @240 local_ca_ack_delay: u32, @244 atomic_cap: u32
     }
     /// Describes a port.
     struct PortQuery = rust_ulp_port_query, 88 bytes, IOC_PORT_QUERY "PORT_QUERY" {

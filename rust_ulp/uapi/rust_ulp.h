@@ -274,6 +274,11 @@ struct rust_ulp_attach {
 #define RUST_ULP_CAP_SRQ		(1ULL << 1)
 #define RUST_ULP_CAP_VIRT_DMA		(1ULL << 2)	/* a software device, without DMA */
 
+/* rust_ulp_device_query.atomic_cap, as enum ib_atomic_cap */
+#define RUST_ULP_ATOMIC_NONE	0
+#define RUST_ULP_ATOMIC_HCA	1	/* only with other atomics of this device */
+#define RUST_ULP_ATOMIC_GLOB	2	/* also with other devices and with CPUs */
+
 /* rust_ulp_qp_create.qp_type and rust_ulp_qp_query.qp_type, as enum ib_qp_type */
 #define RUST_ULP_QPT_RC		2
 #define RUST_ULP_QPT_UC		3
@@ -310,6 +315,8 @@ struct rust_ulp_attach {
  * @max_fast_reg_pages: [out; pages] Maximum pages per key.
  * @num_comp_vectors: [out; count] Number of completion vectors, for @comp_vector of CQ_CREATE.
  * @local_ca_ack_delay: [out; exponent] Local CA ACK delay: 4.096 us * 2^n.
+ * @atomic_cap: [out] RUST_ULP_ATOMIC_*: against what else the atomics of a peer are atomic, as the
+ *   driver says. @rc_send_ops tells whether the module posts atomics.
  */
 struct rust_ulp_device_query {
 	__u32 size;
@@ -343,7 +350,7 @@ struct rust_ulp_device_query {
 	__u32 max_fast_reg_pages;
 	__u32 num_comp_vectors;
 	__u32 local_ca_ack_delay;
-	__u32 pad;
+	__u32 atomic_cap;
 };
 
 /* ---- PORT_QUERY, GID_QUERY, PKEY_QUERY ------------------------------------ */

@@ -63,6 +63,9 @@ N = {
     "CAP_FAST_REG": 1,
     "CAP_SRQ": 2,
     "CAP_VIRT_DMA": 4,
+    "ATOMIC_NONE": 0,
+    "ATOMIC_HCA": 1,
+    "ATOMIC_GLOB": 2,
     "QPT_RC": 2,
     "QPT_UC": 3,
     "QPT_UD": 4,
@@ -291,7 +294,7 @@ struct(
     "name fw_ver node_guid sys_image_guid max_mr_size page_size_cap caps rc_send_ops uc_send_ops "
     "ud_send_ops vendor_id vendor_part_id hw_ver phys_ports max_qp max_qp_wr max_send_sge max_recv_sge "
     "max_cq max_cqe max_mr max_pd max_qp_rd_atom max_qp_init_rd_atom max_srq max_srq_wr "
-    "max_fast_reg_pages num_comp_vectors local_ca_ack_delay",
+    "max_fast_reg_pages num_comp_vectors local_ca_ack_delay atomic_cap",
     size=c_uint32,
     flags=c_uint32,
     name=c_uint8 * 64,
@@ -323,7 +326,7 @@ struct(
     max_fast_reg_pages=c_uint32,
     num_comp_vectors=c_uint32,
     local_ca_ack_delay=c_uint32,
-    pad=c_uint32,
+    atomic_cap=c_uint32,
 )
 struct(
     "port_query",

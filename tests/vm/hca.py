@@ -210,6 +210,8 @@ def test_atomics(r):
     names = ("ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")
     ops = a.file.call("DEVICE_QUERY").rc_send_ops
     r.equal("DEVICE_QUERY: rc_send_ops has atomics", [ops >> N["WR_" + n] & 1 for n in names], [posts] * 2)
+    cap = N["ATOMIC_NONE" if personality() in ("bnxt", "strict") else "ATOMIC_HCA"]
+    r.equal("DEVICE_QUERY: atomic_cap is what the driver says", a.file.call("DEVICE_QUERY").atomic_cap, cap)
     said = error_of(b.file.grant, b.buffer, ALL | N["ACCESS_REMOTE_ATOMIC"])
     r.equal("GRANT_CREATE with REMOTE_ATOMIC", said, "none" if grants else "EOPNOTSUPP")
     b.qp.modify("ACCESS_FLAGS", access_flags=ALL | N["ACCESS_REMOTE_ATOMIC"])

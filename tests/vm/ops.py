@@ -106,6 +106,12 @@ def test_atomics(r):
     if not ulp.atomics(a.file):
         raise ulp.Missing(errno.EOPNOTSUPP, "atomics")
     rights(b)
+    said = a.file.call("DEVICE_QUERY").atomic_cap
+    if not ulp.HCA:  # libibverbs has no driver for the adapter
+        from pyverbs.device import Context
+
+        with Context(name=ulp.DEV1) as context:
+            r.equal("DEVICE_QUERY: atomic_cap is that of libibverbs", said, context.query_device().atomic_caps)
     word = ctypes.c_uint64.from_buffer(b.buffer.map, 64)
     back = ctypes.c_uint64.from_buffer(a.buffer.map, 128)
 

@@ -162,7 +162,47 @@ pub struct DeviceInfo {
     pub num_comp_vectors: u32,
     /// How long it may take to acknowledge: 4.096 us * 2^n.
     pub ack_delay: u32,
+    /// Against what else the atomics of a peer are atomic, as the driver says. Whether this device
+    /// posts atomics is what [`Self::supports`] tells.
+    pub atomic_cap: AtomicCap,
     send_ops: [u64; 3],
+}
+
+/// Against what else the atomics of a peer are atomic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AtomicCap {
+    /// The device has no atomics.
+    None,
+    /// Other atomics of the same device, but no store of a processor: `IB_ATOMIC_HCA`.
+    Hca,
+    /// Atomics of other devices and of processors, too: `IB_ATOMIC_GLOB`.
+    Glob,
+    /// A number that this crate does not know.
+    Other(u32),
+}
+
+impl AtomicCap {
+    fn from_code(code: u32) -> Self {
+        match code {
+            abi::ATOMIC_NONE => Self::None,
+            abi::ATOMIC_HCA => Self::Hca,
+            abi::ATOMIC_GLOB => Self::Glob,
+            code => Self::Other(code),
+        }
+    }
+}
+
+/// As `ibv_devinfo -v` prints it.
+impl fmt::Display for AtomicCap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("ATOMIC_NONE"),
+            Self::Hca => f.write_str("ATOMIC_HCA"),
+            Self::Glob => f.write_str("ATOMIC_GLOB"),
+            Self::Other(code) => write!(f, "{code}"),
+        }
+    }
 }
 
 impl DeviceInfo {
@@ -510,6 +550,7 @@ fn info(dev: &abi::DeviceQuery) -> DeviceInfo {
         max_fast_reg_pages: dev.max_fast_reg_pages,
         num_comp_vectors: dev.num_comp_vectors,
         ack_delay: dev.local_ca_ack_delay,
+        atomic_cap: AtomicCap::from_code(dev.atomic_cap),
         send_ops: [dev.rc_send_ops, dev.uc_send_ops, dev.ud_send_ops],
     }
 }

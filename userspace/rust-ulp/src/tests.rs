@@ -5,11 +5,11 @@
 use crate::fake::Kernel;
 use crate::sys::counting::allocations;
 use crate::{
-    abi, cm, Access, AckTimeout, Buffer, CompareSwap, Completion, CompletionError, ConnectError,
-    Cq, Device, Endpoint, Error, ErrorKind, EventKind, Evidence, Features, FetchAdd, Gid, Grh,
-    Listener, Mtu, Opcode, Path, PreparedQp, Qp, QpAttr, QpReport, QpState, Rc, Read, Recv,
-    RemoteSlice, Retries, RetryCause, RnrRetries, RnrTimer, Send, SendTo, Srq, Status, TcpOptions,
-    TrafficClass, Uc, Ud, WrOpcode, Write,
+    abi, cm, Access, AckTimeout, AtomicCap, Buffer, CompareSwap, Completion, CompletionError,
+    ConnectError, Cq, Device, Endpoint, Error, ErrorKind, EventKind, Evidence, Features, FetchAdd,
+    Gid, Grh, Listener, Mtu, Opcode, Path, PreparedQp, Qp, QpAttr, QpReport, QpState, Rc, Read,
+    Recv, RemoteSlice, Retries, RetryCause, RnrRetries, RnrTimer, Send, SendTo, Srq, Status,
+    TcpOptions, TrafficClass, Uc, Ud, WrOpcode, Write,
 };
 use nix::errno::Errno;
 use proptest::prelude::*;
@@ -1144,6 +1144,8 @@ fn devices_are_found_and_explained() {
     assert_eq!(device.pkey(1, 0).unwrap(), 0xffff);
     assert!(device.info().supports::<Rc>(WrOpcode::Write));
     assert!(!device.info().supports::<Ud>(WrOpcode::Write));
+    assert_eq!(device.info().atomic_cap, AtomicCap::Glob);
+    assert_eq!(device.info().atomic_cap.to_string(), "ATOMIC_GLOB");
     let features = device.features();
     assert!(features.contains(Features::CANCEL | Features::DMABUF));
 

@@ -77,6 +77,8 @@ struct ModuleView {
     /// Whether the device is implemented in software.
     software: bool,
     ports: Vec<PortView>,
+    /// Against what else atomics of peers are atomic, as `ibv_devinfo -v` prints it.
+    atomic_cap: String,
     /// The limits of the device, with the names of `struct ib_device_attr`, and those of the
     /// module.
     limits: BTreeMap<&'static str, u64>,
@@ -107,6 +109,7 @@ impl ModuleView {
             is_default: entry.is_default,
             software: info.software,
             ports: (1..=info.ports).map(port).collect::<Result<_>>()?,
+            atomic_cap: info.atomic_cap.to_string(),
             limits: BTreeMap::from([
                 ("max_qp", info.max_qp.into()),
                 ("max_qp_wr", info.max_qp_wr.into()),
@@ -164,6 +167,8 @@ impl DeviceRow {
             add("gid_tbl_len", port.gid_tbl_len.to_string());
             add("pkey_tbl_len", port.pkey_tbl_len.to_string());
         }
+        let atomic_cap = self.rust_ulp.iter().map(|module| &module.atomic_cap);
+        rows.extend(atomic_cap.map(|text| vec!["atomic_cap".to_owned(), text.clone()]));
         let limits = self.rust_ulp.iter().flat_map(|module| &module.limits);
         rows.extend(limits.map(|(name, limit)| vec![(*name).to_owned(), limit.to_string()]));
         output::table(&[&device.name, "VALUE"], rows)
