@@ -13,7 +13,6 @@ use crate::{
         Choice, //
     },
     ext::{
-        compat::HAS_URING,
         user::{
             write_entry,
             Plain, //
@@ -53,17 +52,6 @@ pub(super) fn module(file: &UlpFile, value: &mut abi::Query) -> Result {
         flags: 0,
         abi_version: abi::ABI_VERSION,
         max_objects: file.registry().parameters().max_objects,
-        features: abi::FEATURE_CALL
-            | abi::FEATURE_GRANTS
-            | abi::FEATURE_DATAGRAM
-            | abi::FEATURE_SRQ
-            | abi::FEATURE_EVENTS
-            | abi::FEATURE_CM
-            | abi::FEATURE_CANCEL
-            | abi::FEATURE_EVENTFD
-            | abi::FEATURE_URING
-            | abi::FEATURE_USER_MEMORY
-            | abi::FEATURE_DMABUF,
         max_buffer: MAX_BUFFER,
         max_batch: MAX_BATCH,
         max_cq_entries: MAX_CQ_ENTRIES,
@@ -74,9 +62,6 @@ pub(super) fn module(file: &UlpFile, value: &mut abi::Query) -> Result {
         event_size: abi::Event::SIZE,
         cqe_size: abi::Cqe::SIZE,
     };
-    if !HAS_URING {
-        value.features &= !abi::FEATURE_URING;
-    }
     Ok(())
 }
 

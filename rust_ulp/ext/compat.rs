@@ -2,9 +2,6 @@
 
 //! Differences between kernels.
 
-/// Whether the kernel has io_uring. From 7.2 on it exports what a driver needs.
-pub(crate) const HAS_URING: bool = cfg!(CONFIG_IO_URING);
-
 /// The result of a module parameter's `value()`: a reference in 7.2, the value from 7.3 on.
 ///
 /// ```

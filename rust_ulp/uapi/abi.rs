@@ -36,10 +36,6 @@ numbers! {
         IOC_GRANT_QUERY = io(0x44);
     usize: NAME_MAX = 64;
     u64: TIMEOUT_INFINITE = 0xffffffffffffffff;
-    u64: FEATURE_CALL = 1 << 0, FEATURE_GRANTS = 1 << 1, FEATURE_SRQ = 1 << 2,
-        FEATURE_DATAGRAM = 1 << 3, FEATURE_EVENTS = 1 << 4, FEATURE_CM = 1 << 5,
-        FEATURE_CANCEL = 1 << 6, FEATURE_EVENTFD = 1 << 7, FEATURE_URING = 1 << 8,
-        FEATURE_USER_MEMORY = 1 << 9, FEATURE_DMABUF = 1 << 10;
     u32: DEVICE_DEFAULT = 1 << 0, DEVICE_LOCAL_NET = 1 << 1;
     u64: CAP_FAST_REG = 1 << 0, CAP_SRQ = 1 << 1, CAP_VIRT_DMA = 1 << 2;
     u32: ATOMIC_NONE = 0, ATOMIC_HCA = 1, ATOMIC_GLOB = 2;
@@ -104,11 +100,10 @@ numbers! {
 
 abi! {
     /// Describes the module.
-    struct Query = rust_ulp_query, 64 bytes, IOC_QUERY "QUERY" {
-        @0 size: u32, @4 flags: u32, @8 abi_version: u32, @12 max_objects: u32, @16 features: u64,
-        @24 max_buffer: u64, @32 max_batch: u32, @36 max_cq_entries: u32, @40 max_queue_depth: u32,
-        @44 max_sge: u32, @48 max_inline: u32, @52 max_entries: u32, @56 event_size: u32,
-        @60 cqe_size: u32
+    struct Query = rust_ulp_query, 56 bytes, IOC_QUERY "QUERY" {
+        @0 size: u32, @4 flags: u32, @8 abi_version: u32, @12 max_objects: u32, @16 max_buffer: u64,
+        @24 max_batch: u32, @28 max_cq_entries: u32, @32 max_queue_depth: u32, @36 max_sge: u32,
+        @40 max_inline: u32, @44 max_entries: u32, @48 event_size: u32, @52 cqe_size: u32
     }
     /// Describes one device, in the array of DEVICE_LIST.
     struct DeviceEntry = rust_ulp_device_entry, 88 bytes {

@@ -135,24 +135,10 @@
 
 /* ---- QUERY --------------------------------------------------------------- */
 
-/* rust_ulp_query.features */
-#define RUST_ULP_FEATURE_CALL		(1ULL << 0)	/* SUBMIT */
-#define RUST_ULP_FEATURE_GRANTS		(1ULL << 1)	/* GRANT_CREATE */
-#define RUST_ULP_FEATURE_SRQ		(1ULL << 2)	/* SRQ_CREATE */
-#define RUST_ULP_FEATURE_DATAGRAM	(1ULL << 3)	/* AH_CREATE and queue pairs of type UD */
-#define RUST_ULP_FEATURE_EVENTS		(1ULL << 4)	/* read() returns events */
-#define RUST_ULP_FEATURE_CM		(1ULL << 5)	/* LISTEN, CONNECT and the like */
-#define RUST_ULP_FEATURE_CANCEL		(1ULL << 6)	/* CANCEL and deadlines of requests */
-#define RUST_ULP_FEATURE_EVENTFD	(1ULL << 7)	/* CQ_EVENTFD */
-#define RUST_ULP_FEATURE_URING		(1ULL << 8)	/* RUST_ULP_URING_* */
-#define RUST_ULP_FEATURE_USER_MEMORY	(1ULL << 9)	/* BUFFER_REGISTER */
-#define RUST_ULP_FEATURE_DMABUF		(1ULL << 10)	/* BUFFER_IMPORT */
-
 /**
  * struct rust_ulp_query - describes the module
  * @abi_version: [out] RUST_ULP_ABI_VERSION of the module.
  * @max_objects: [out; 1 to 65536] Maximum objects per open file.
- * @features: [out] RUST_ULP_FEATURE_*.
  * @max_buffer: [out; bytes; 2^30] Maximum length of a buffer. A device may allow less.
  * @max_batch: [out; requests; 1024] Maximum @nr_wrs of SUBMIT.
  * @max_cq_entries: [out; entries; 32768] Maximum @entries of a completion queue.
@@ -169,7 +155,6 @@ struct rust_ulp_query {
 	__u32 flags;
 	__u32 abi_version;
 	__u32 max_objects;
-	__aligned_u64 features;
 	__aligned_u64 max_buffer;
 	__u32 max_batch;
 	__u32 max_cq_entries;

@@ -47,17 +47,6 @@ N = {
     "IOC_GRANT_QUERY": 48964,
     "NAME_MAX": 64,
     "TIMEOUT_INFINITE": 18446744073709551615,
-    "FEATURE_CALL": 1,
-    "FEATURE_GRANTS": 2,
-    "FEATURE_SRQ": 4,
-    "FEATURE_DATAGRAM": 8,
-    "FEATURE_EVENTS": 16,
-    "FEATURE_CM": 32,
-    "FEATURE_CANCEL": 64,
-    "FEATURE_EVENTFD": 128,
-    "FEATURE_URING": 256,
-    "FEATURE_USER_MEMORY": 512,
-    "FEATURE_DMABUF": 1024,
     "DEVICE_DEFAULT": 1,
     "DEVICE_LOCAL_NET": 2,
     "CAP_FAST_REG": 1,
@@ -238,13 +227,12 @@ def union(**arms):
 
 struct(
     "query",
-    "abi_version max_objects features max_buffer max_batch max_cq_entries max_queue_depth max_sge "
-    "max_inline max_entries event_size cqe_size",
+    "abi_version max_objects max_buffer max_batch max_cq_entries max_queue_depth max_sge max_inline "
+    "max_entries event_size cqe_size",
     size=c_uint32,
     flags=c_uint32,
     abi_version=c_uint32,
     max_objects=c_uint32,
-    features=c_uint64,
     max_buffer=c_uint64,
     max_batch=c_uint32,
     max_cq_entries=c_uint32,

@@ -595,9 +595,9 @@ class Pool:
 def test_srq(r):
     p = Pool()
     r.equal(
-        "the module and the device have shared receive queues",
-        (p.file.call("QUERY").features & N["FEATURE_SRQ"] != 0, p.file.call("DEVICE_QUERY").caps & N["CAP_SRQ"] != 0),
-        (True, True),
+        "DEVICE_QUERY: the device has shared receive queues",
+        p.file.call("DEVICE_QUERY").caps & N["CAP_SRQ"] != 0,
+        True,
     )
     r.equal(
         "a queue pair with one has no receives of its own",
@@ -867,7 +867,6 @@ def await_events(file, want):
 
 
 def test_events(r):
-    r.equal("the module has them", ulp.File("h1").call("QUERY").features & N["FEATURE_EVENTS"] != 0, True)
     r.equal("a file without a device has no events", error_of(os.read, ulp.File("h1").fd, 64), "ENXIO")
     a, also, b = ulp.File("h1", ulp.DEV1), ulp.File("h1", ulp.DEV1), ulp.File("h2", ulp.DEV2)
     r.equal("read() wants room for a record", error_of(os.read, a.fd, 31), "EINVAL")

@@ -31,7 +31,7 @@ fn main() {
 
 fn listen(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
-    let (pd, cq, events) = (dev.alloc_pd()?, dev.create_cq(256)?, dev.events()?);
+    let (pd, cq, events) = (dev.alloc_pd()?, dev.create_cq(256)?, dev.events());
     let srq = pd.srq_builder(&cq).max_wr(RECEIVES).limit(FEW).build()?;
     srq.post_recvs((0..RECEIVES).map(|_| Recv::empty()))?;
     let arrived = cq.eventfd()?;

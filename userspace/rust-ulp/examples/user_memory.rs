@@ -27,7 +27,7 @@ fn main() {
 
 fn listen(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
-    let (pd, cq, events) = (dev.alloc_pd()?, dev.create_cq(16)?, dev.events()?);
+    let (pd, cq, events) = (dev.alloc_pd()?, dev.create_cq(16)?, dev.events());
     let buf = pd.user_memory_builder(LEN).huge_pages().build()?;
     let info = buf.query()?;
     println!(

@@ -140,7 +140,7 @@ impl AsyncEvents {
     /// As [`AsyncCq::new`].
     pub fn new(device: &Device) -> Result<Self> {
         Ok(Self {
-            events: device.events()?,
+            events: device.events(),
             watch: Watch::device(device.inner())?,
             ended: false,
         })

@@ -325,12 +325,11 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if the queue has one already; [`Error::Unsupported`] if the module has none;
-    /// [`Error::Sys`] with `EMFILE` without room for a descriptor; [`Error::DeviceGone`].
+    /// [`Error::Busy`] if the queue has one already; [`Error::Sys`] with `EMFILE` without room for a
+    /// descriptor; [`Error::DeviceGone`].
     #[doc(alias = "rust_ulp_cq_eventfd")]
     pub fn eventfd(&self) -> Result<CqEventFd> {
         let device = &self.inner.device;
-        device.needs(abi::FEATURE_EVENTFD, "an eventfd of a completion queue")?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let fd = EventFd::from_value_and_flags(0, flags);
         let fd = fd.map_err(|errno| Error::sys("eventfd", errno))?;

@@ -54,36 +54,6 @@ pub struct Limits {
     pub max_entries: u32,
 }
 
-bitflags::bitflags! {
-    /// The optional parts of the ABI.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub struct Features: u64 {
-        /// Requests are posted by a call.
-        const CALL = abi::FEATURE_CALL;
-        /// [`Grant`](crate::Grant)s.
-        const GRANTS = abi::FEATURE_GRANTS;
-        /// [`Srq`](crate::Srq)s.
-        const SRQ = abi::FEATURE_SRQ;
-        /// Queue pairs of type [`Ud`](crate::Ud).
-        const DATAGRAM = abi::FEATURE_DATAGRAM;
-        /// [`Events`](crate::Events).
-        const EVENTS = abi::FEATURE_EVENTS;
-        /// Connecting by the connection manager: [`cm`](crate::cm).
-        const CM = abi::FEATURE_CM;
-        /// Deadlines and [`Qp::cancel`](crate::Qp::cancel).
-        const CANCEL = abi::FEATURE_CANCEL;
-        /// [`Cq::eventfd`](crate::Cq::eventfd).
-        const EVENTFD = abi::FEATURE_EVENTFD;
-        /// Commands by io_uring.
-        const URING = abi::FEATURE_URING;
-        /// [`Pd::user_memory_builder`](crate::Pd::user_memory_builder).
-        const USER_MEMORY = abi::FEATURE_USER_MEMORY;
-        /// [`Pd::dmabuf_builder`](crate::Pd::dmabuf_builder).
-        const DMABUF = abi::FEATURE_DMABUF;
-        const _ = !0;
-    }
-}
-
 /// A device that can be opened; from [`Device::list`].
 #[doc(alias = "rust_ulp_device_entry")]
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,7 +196,6 @@ pub(crate) struct DeviceInner {
     file: File,
     name: String,
     limits: Limits,
-    features: u64,
     info: DeviceInfo,
     port: u32,
     chosen: Result<DefaultGid, String>,
@@ -261,14 +230,6 @@ impl DeviceInner {
     #[inline]
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
-    }
-
-    /// Refuses what the module does not offer: `RUST_ULP_FEATURE_*`.
-    pub(crate) fn needs(&self, feature: u64, what: &'static str) -> Result<()> {
-        if self.features & feature == 0 {
-            return Err(Error::Unsupported { what });
-        }
-        Ok(())
     }
 
     pub(crate) fn peer_of(&self, qp: u32) -> Option<(u32, Gid)> {
@@ -409,7 +370,6 @@ impl Device {
                     max_inline: query.max_inline,
                     max_entries: query.max_entries,
                 },
-                features: query.features,
                 info: info(&dev),
                 port: attach.port,
                 chosen,
@@ -437,11 +397,6 @@ impl Device {
     /// What the module allows.
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
-    }
-
-    /// Returns the optional parts of the ABI that the module has.
-    pub fn features(&self) -> Features {
-        Features::from_bits_retain(self.inner.features)
     }
 
     /// What the device is and can do, as asked when it was opened.

@@ -257,14 +257,9 @@ pub struct Events {
 }
 
 impl Device {
-    /// What happens on it: ports, queues, connections, its removal.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unsupported`] if the module has no events.
-    pub fn events(&self) -> Result<Events> {
-        self.inner().needs(abi::FEATURE_EVENTS, "events")?;
-        Ok(Events::new(self.inner()))
+    /// Returns what happens on it: ports, queues, connections, its removal.
+    pub fn events(&self) -> Events {
+        Events::new(self.inner())
     }
 }
 

@@ -64,8 +64,6 @@ struct State {
     moved: bool,
     /// Nothing is flushed.
     held_back: bool,
-    /// What is new is not there.
-    old: bool,
     /// Requests that the next SUBMIT posts before the device refuses.
     stumble: Option<u32>,
     /// Bytes under one key, if not [`KEY_BYTES`].
@@ -397,11 +395,6 @@ impl Kernel {
         self.scribble(n, FLAGS, flags);
     }
 
-    /// From now on this is a module without what is optional.
-    pub(crate) fn forget_features(&self) {
-        lock(&self.state).old = true;
-    }
-
     /// From now on nothing is flushed.
     pub(crate) fn hold_back(&self) {
         lock(&self.state).held_back = true;
@@ -470,7 +463,6 @@ impl Kernel {
             Query => |arg| {
                 arg.abi_version = abi::ABI_VERSION + state.newer;
                 arg.max_objects = 1 << 16;
-                arg.features = if state.old { 0 } else { 0x7ff };
                 arg.max_entries = 1 << 16;
                 arg.max_buffer = 1 << 26;
                 (arg.max_batch, arg.max_cq_entries) = (64, 1 << 15);

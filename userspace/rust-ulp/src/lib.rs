@@ -201,7 +201,7 @@ pub use buffer::{Buffer, BufferBuilder, LocalSlice, PageSize};
 pub use completion::Completion;
 pub use cq::{Cq, CqBuilder, CqEventFd, Delivery};
 pub use datagram::{Datagram, Grh};
-pub use device::{AtomicCap, Device, DeviceEntry, DeviceInfo, Features, Limits};
+pub use device::{AtomicCap, Device, DeviceEntry, DeviceInfo, Limits};
 pub use diagnosis::{Advice, Cause, Diagnosis, Evidence, QpReport, RetryCause};
 pub use endpoint::{Endpoint, Mtu};
 pub use error::{CompletionError, Error, Result};

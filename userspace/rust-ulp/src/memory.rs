@@ -101,13 +101,12 @@ impl UserMemoryBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the module or the device does not register such memory;
+    /// [`Error::Unsupported`] if the device does not register such memory;
     /// [`Error::Value`] for a length of 0 or more than
     /// [`Limits::max_buffer`](crate::Limits::max_buffer), [`Error::Sys`] with `ENOMEM` without memory or over a limit (`ulimit -l`), `EMFILE` with too many objects;
     /// [`Error::DeviceGone`].
     pub fn build(self) -> Result<Buffer> {
         let device = self.pd.device();
-        device.needs(abi::FEATURE_USER_MEMORY, "user memory")?;
         buffer_len(self.len, device.limits().max_buffer)?;
         let map = Mapping::anonymous(self.len as u64, self.huge)
             .map_err(|errno| Error::sys("mmap of memory", errno))?;
@@ -118,7 +117,6 @@ impl UserMemoryBuilder {
 /// Registers the first `len` bytes of `map`.
 fn register(pd: Pd, map: Mapping, len: usize, read_only: bool) -> Result<Buffer> {
     let device = pd.device();
-    device.needs(abi::FEATURE_USER_MEMORY, "user memory")?;
     let mut arg = abi::BufferRegister {
         flags: flags(read_only),
         pd: pd.handle(),
@@ -201,14 +199,13 @@ impl DmabufBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the module has no dma-bufs, or for memory that the device cannot
+    /// [`Error::Unsupported`] for memory that the device cannot
     /// reach; [`Error::Sys`] with `EINVAL` for a file that is no dma-buf, or an offset that is not
     /// aligned, `ERANGE` for a part that it does not have, `EACCES` for one that is not open for
     /// writing without [`Self::read_only`], `ENOMEM`, `EMFILE`, and with [`Self::map`] what the
     /// exporter says to mmap(); [`Error::DeviceGone`].
     pub fn build(self) -> Result<Buffer> {
         let device = self.pd.device();
-        device.needs(abi::FEATURE_DMABUF, "dma-buf")?;
         let mut arg = abi::BufferImport {
             flags: flags(self.read_only),
             pd: self.pd.handle(),

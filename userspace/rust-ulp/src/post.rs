@@ -56,7 +56,6 @@ fn submit(target: &Target<'_>, wr: abi::Wr) -> Result<()> {
 
 /// Has the kernel complete requests of `queue`: those with that number, or all.
 pub(crate) fn cancel(device: &DeviceInner, queue: u32, wr_id: Option<u64>) -> Result<u32> {
-    device.needs(abi::FEATURE_CANCEL, "canceling requests")?;
     let mut arg = abi::Cancel {
         flags: if wr_id.is_none() { abi::CANCEL_ALL } else { 0 },
         queue,

@@ -545,7 +545,7 @@ impl<T: Transport> PreparedQp<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the module does not cancel, [`Error::DeviceGone`].
+    /// [`Error::DeviceGone`].
     #[doc(alias = "rust_ulp_cancel")]
     pub fn cancel(&self, wr_id: u64) -> Result<u32> {
         cancel(&self.inner.device, self.handle(), Some(wr_id))
@@ -897,7 +897,7 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the module does not cancel, [`Error::DeviceGone`].
+    /// [`Error::DeviceGone`].
     #[doc(alias = "rust_ulp_cancel")]
     pub fn cancel(&self, wr_id: u64) -> Result<u32> {
         cancel(&self.inner.device, self.handle(), Some(wr_id))

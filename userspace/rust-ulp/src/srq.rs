@@ -156,7 +156,6 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the module does not cancel,
     /// [`Error::DeviceGone`](crate::Error::DeviceGone).
     #[doc(alias = "rust_ulp_cancel")]
     pub fn cancel(&self, wr_id: u64) -> Result<u32> {

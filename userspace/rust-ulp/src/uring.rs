@@ -190,8 +190,7 @@ impl Ring {
     /// # Errors
     ///
     /// [`Error::QueueFull`] if there is no room: submit and reap. Those of a request that can be
-    /// told before it is posted, as of [`QpBatch::push`](crate::QpBatch::push);
-    /// [`Error::Unsupported`] if the module has no io_uring.
+    /// told before it is posted, as of [`QpBatch::push`](crate::QpBatch::push).
     pub fn push<'a, Q, R: RequestFor<'a, Q>>(&mut self, queue: Q, request: R) -> Result<()> {
         let target = R::target(&queue);
         self.push_request(&target, request.into(), None)
@@ -231,10 +230,7 @@ impl Ring {
         chunk: Option<Chunk>,
     ) -> Result<(), (Error, Option<Chunk>)> {
         let device = target.device;
-        let prepared = request.encode(target).and_then(|wr| {
-            device.needs(abi::FEATURE_URING, "io_uring")?;
-            Ok((wr, self.room()?))
-        });
+        let prepared = request.encode(target).and_then(|wr| Ok((wr, self.room()?)));
         let (mut wr, index) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return Err((error, chunk)),
@@ -277,7 +273,6 @@ impl Ring {
         wr_id: u64,
         is_posting: bool,
     ) -> Result<()> {
-        device.needs(abi::FEATURE_URING, "io_uring")?;
         let count = storage.len();
         if !(1..=usize::from(u16::MAX)).contains(&count) {
             return Err(Error::TooMany {

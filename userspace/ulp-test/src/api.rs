@@ -9,9 +9,9 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use rust_ulp::uring::{Ring, RingBuilder};
 use rust_ulp::{
     cm, Access, AckTimeout, BufferKind, CompareSwap, Completion, CompletionError, Cq, Diagnosis,
-    Endpoint, Error, EventKind, Evidence, Features, FetchAdd, Grant, GrantOptions, GrantState, Grh,
-    Opcode, Pool, Qp, QpAttr, Rc, Read, Recv, RemoteSlice, Retries, RetryCause, RnrRetries,
-    RnrTimer, Send, SendTo, Status, TrafficClass, Uc, Ud, WrOpcode, Write,
+    Endpoint, Error, EventKind, Evidence, FetchAdd, Grant, GrantOptions, GrantState, Grh, Opcode,
+    Pool, Qp, QpAttr, Rc, Read, Recv, RemoteSlice, Retries, RetryCause, RnrRetries, RnrTimer, Send,
+    SendTo, Status, TrafficClass, Uc, Ud, WrOpcode, Write,
 };
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -78,25 +78,10 @@ pub fn run(r: &mut Report) {
     };
     unreliable(r, &a, &b);
     invalidating(r, &a, &b);
-    for (feature, name, part) in [
-        (
-            Features::DATAGRAM,
-            "datagrams",
-            datagrams as fn(&mut Report, &Host, &Host),
-        ),
-        (Features::SRQ, "shared receives", shared),
-        (Features::EVENTS, "events", events),
-        (Features::CM, "the connection manager", manager),
-        (Features::CANCEL, "deadlines and cancel", unfinished),
-        (Features::EVENTFD, "files of completion queues", files),
-        (Features::URING, "rings of io_uring", rings),
-        (Features::USER_MEMORY, "memory and grants", memory),
+    for part in [
+        datagrams, shared, events, manager, unfinished, files, rings, memory,
     ] {
-        if a.dev.features().contains(feature) {
-            part(r, &a, &b);
-        } else {
-            r.skip(name, "the module does not have them");
-        }
+        part(r, &a, &b);
     }
     diagnoses(r, &a, &b);
 }
@@ -350,7 +335,7 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
         (a, b),
         |a, b| {
             let srq = b.pd.srq_builder(&b.cq).max_wr(16).limit(2).build()?;
-            let events = b.dev.events()?;
+            let events = b.dev.events();
             while events.next_event()?.is_some() {}
             let first = a.qp().build()?;
             let second = b.qp().srq(&srq).build()?;
@@ -385,7 +370,7 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
         (a, b),
         |a, b| {
             let srq = b.pd.srq_builder(&b.cq).max_wr(16).build()?;
-            let events = b.dev.events()?;
+            let events = b.dev.events();
             let done = Arc::new(AtomicBool::new(false));
             let readers: Vec<_> = (0..3)
                 .map(|_| {
@@ -562,7 +547,7 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
             let options = cm::ConnectOptions::new().user_data(6);
             let ours = a.qp().build()?;
             let ours = ours.begin_connect_cm(listener.local_addr(), &options)?;
-            let (asked, wanted) = (b.dev.events()?, a.dev.events()?);
+            let (asked, wanted) = (b.dev.events(), a.dev.events());
             let request = asked.wait(hang())?;
             let first = (request.kind, request.user_data, request.is_about(&listener));
             let state = ours.state()?;
@@ -994,7 +979,7 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
         (a, b),
         |a, b| {
             let [first, second] = connect(a, b, None)?;
-            let events = b.dev.events()?;
+            let events = b.dev.events();
             while events.next_event()?.is_some() {}
             let mem = b.pd.alloc_buffer(4096)?;
             let write = Access::REMOTE_WRITE;

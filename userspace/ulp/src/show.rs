@@ -459,7 +459,7 @@ impl EventRow {
 impl Events {
     pub fn run(self) -> Result<ExitCode> {
         let device = self.device.open()?;
-        let events = device.events()?;
+        let events = device.events();
         let stop = interrupts()?;
         message!("{}: waiting for events, until Ctrl-C", device.name());
         let end = self.duration.map(|duration| Instant::now() + duration);

@@ -185,7 +185,6 @@ impl Listener {
     #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
     pub fn requests(&self) -> Result<Requests> {
         let device = &self.inner.device;
-        device.needs(abi::FEATURE_EVENTS, "events")?;
         Ok(Requests {
             listener: self.clone(),
             watch: Watch::device(device)?,

@@ -180,24 +180,6 @@ fn a_file_that_counts_completions() {
 }
 
 #[test]
-fn a_module_that_lacks_them() {
-    let kernel = Kernel::new();
-    kernel.forget_features();
-    let device = kernel.device();
-    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(4).unwrap());
-    let qp = pd.qp_builder::<Rc>(&cq).build().unwrap();
-    for error in [
-        cq.eventfd().unwrap_err(),
-        qp.cancel(1).unwrap_err(),
-        qp.cancel_all().unwrap_err(),
-        pd.user_memory_builder(4096).build().unwrap_err(),
-        device.events().unwrap_err(),
-    ] {
-        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-    }
-}
-
-#[test]
 fn deadlines_allocate_nothing() {
     let p = pair();
     let grant = p.mem.grant(4096.., Access::all()).unwrap();

@@ -96,8 +96,6 @@ fn attaching(r: &mut Report) {
         let file = File::open()?;
         let got = file.accepted(&abi::Query::new())?;
         equal("version", got.abi_version, abi::ABI_VERSION)?;
-        let both = abi::FEATURE_CALL | abi::FEATURE_GRANTS;
-        equal("features", got.features & both, both)?;
         let some = [
             u64::from(got.max_objects),
             got.max_buffer,

@@ -246,7 +246,7 @@ impl Ours {
         let pd = device.alloc_pd()?;
         Ok(Self {
             listener: Listener::bind(&device, addr, 16)?,
-            events: device.events()?,
+            events: device.events(),
             connection: None,
             next: None,
             options: AcceptOptions::new().timeout(timeout),
