@@ -102,31 +102,32 @@
 #define RUST_ULP_IOC_QP_CREATE		_IO(RUST_ULP_IOC_MAGIC, 0x12)
 #define RUST_ULP_IOC_QP_MODIFY		_IO(RUST_ULP_IOC_MAGIC, 0x13)
 #define RUST_ULP_IOC_QP_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x14)
-#define RUST_ULP_IOC_BUFFER_CREATE	_IO(RUST_ULP_IOC_MAGIC, 0x15)
-#define RUST_ULP_IOC_GRANT_CREATE	_IO(RUST_ULP_IOC_MAGIC, 0x16)
-#define RUST_ULP_IOC_AH_CREATE		_IO(RUST_ULP_IOC_MAGIC, 0x17)
-#define RUST_ULP_IOC_SRQ_CREATE		_IO(RUST_ULP_IOC_MAGIC, 0x18)
-#define RUST_ULP_IOC_SRQ_MODIFY		_IO(RUST_ULP_IOC_MAGIC, 0x19)
-#define RUST_ULP_IOC_SRQ_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x1a)
-#define RUST_ULP_IOC_DESTROY		_IO(RUST_ULP_IOC_MAGIC, 0x1f)
+#define RUST_ULP_IOC_AH_CREATE		_IO(RUST_ULP_IOC_MAGIC, 0x15)
+#define RUST_ULP_IOC_SRQ_CREATE		_IO(RUST_ULP_IOC_MAGIC, 0x16)
+#define RUST_ULP_IOC_SRQ_MODIFY		_IO(RUST_ULP_IOC_MAGIC, 0x17)
+#define RUST_ULP_IOC_SRQ_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x18)
+#define RUST_ULP_IOC_DESTROY		_IO(RUST_ULP_IOC_MAGIC, 0x19)
 #define RUST_ULP_IOC_SUBMIT		_IO(RUST_ULP_IOC_MAGIC, 0x20)
 #define RUST_ULP_IOC_CANCEL		_IO(RUST_ULP_IOC_MAGIC, 0x21)
 #define RUST_ULP_IOC_CQ_EVENTFD		_IO(RUST_ULP_IOC_MAGIC, 0x22)
-/* 0x23 to 0x2f: other data-path commands */
 #define RUST_ULP_IOC_LISTEN		_IO(RUST_ULP_IOC_MAGIC, 0x30)
 #define RUST_ULP_IOC_GET_REQUEST	_IO(RUST_ULP_IOC_MAGIC, 0x31)
 #define RUST_ULP_IOC_ACCEPT		_IO(RUST_ULP_IOC_MAGIC, 0x32)
 #define RUST_ULP_IOC_REJECT		_IO(RUST_ULP_IOC_MAGIC, 0x33)
 #define RUST_ULP_IOC_CONNECT		_IO(RUST_ULP_IOC_MAGIC, 0x34)
-#define RUST_ULP_IOC_DISCONNECT		_IO(RUST_ULP_IOC_MAGIC, 0x35)
-#define RUST_ULP_IOC_CONN_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x36)
-#define RUST_ULP_IOC_CONN_WAIT		_IO(RUST_ULP_IOC_MAGIC, 0x37)
-/* 0x38 to 0x3f: other commands of connections */
-#define RUST_ULP_IOC_BUFFER_REGISTER	_IO(RUST_ULP_IOC_MAGIC, 0x40)
-#define RUST_ULP_IOC_BUFFER_IMPORT	_IO(RUST_ULP_IOC_MAGIC, 0x41)
-#define RUST_ULP_IOC_BUFFER_QUERY	_IO(RUST_ULP_IOC_MAGIC, 0x42)
-#define RUST_ULP_IOC_GRANT_QUERY	_IO(RUST_ULP_IOC_MAGIC, 0x44)
-/* 0x45 to 0x4f: other commands of memory; 0x80 to 0x8f: RUST_ULP_URING_* */
+#define RUST_ULP_IOC_CONN_WAIT		_IO(RUST_ULP_IOC_MAGIC, 0x35)
+#define RUST_ULP_IOC_DISCONNECT		_IO(RUST_ULP_IOC_MAGIC, 0x36)
+#define RUST_ULP_IOC_CONN_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x37)
+#define RUST_ULP_IOC_BUFFER_CREATE	_IO(RUST_ULP_IOC_MAGIC, 0x40)
+#define RUST_ULP_IOC_BUFFER_REGISTER	_IO(RUST_ULP_IOC_MAGIC, 0x41)
+#define RUST_ULP_IOC_BUFFER_IMPORT	_IO(RUST_ULP_IOC_MAGIC, 0x42)
+#define RUST_ULP_IOC_BUFFER_QUERY	_IO(RUST_ULP_IOC_MAGIC, 0x43)
+#define RUST_ULP_IOC_GRANT_CREATE	_IO(RUST_ULP_IOC_MAGIC, 0x44)
+#define RUST_ULP_IOC_GRANT_QUERY	_IO(RUST_ULP_IOC_MAGIC, 0x45)
+/*
+ * Groups begin at round numbers: 0x00 device, 0x10 objects, 0x20 data, 0x30 connections, 0x40
+ * memory, 0x80 io_uring (RUST_ULP_URING_*).
+ */
 
 #define RUST_ULP_NAME_MAX	64	/* IB_DEVICE_NAME_MAX, including the NUL */
 
@@ -593,7 +594,6 @@ struct rust_ulp_cq_ring {
 #define RUST_ULP_WC_RDMA_READ		2
 #define RUST_ULP_WC_COMP_SWAP		3
 #define RUST_ULP_WC_FETCH_ADD		4
-#define RUST_ULP_WC_LOCAL_INV		6
 #define RUST_ULP_WC_RECV		128
 #define RUST_ULP_WC_RECV_RDMA_WITH_IMM	129
 
@@ -777,7 +777,6 @@ struct rust_ulp_ah_attr {
  * rust_ulp_grant_create.access, rust_ulp_grant_query.access, rust_ulp_qp_attr.access_flags and
  * rust_ulp_conn_param.access_flags, as enum ib_access_flags
  */
-#define RUST_ULP_ACCESS_LOCAL_WRITE	(1U << 0)
 #define RUST_ULP_ACCESS_REMOTE_WRITE	(1U << 1)
 #define RUST_ULP_ACCESS_REMOTE_READ	(1U << 2)
 #define RUST_ULP_ACCESS_REMOTE_ATOMIC	(1U << 3)
@@ -1108,7 +1107,7 @@ struct rust_ulp_buffer_query {
 
 /* rust_ulp_grant_create.flags and rust_ulp_grant_query.grant_flags */
 #define RUST_ULP_GRANT_ONE_SHOT_INV	(1U << 0)	/* ends when invalidated; needs @qp */
-#define RUST_ULP_GRANT_PARTIAL		(1U << 2)	/* may grant less, and returns @length */
+#define RUST_ULP_GRANT_PARTIAL		(1U << 1)	/* may grant less, and returns @length */
 
 /*
  * Errnos of GRANT_CREATE:

@@ -22,7 +22,6 @@
 		{ 2, "RDMA_READ" }, \
 		{ 3, "COMP_SWAP" }, \
 		{ 4, "FETCH_ADD" }, \
-		{ 6, "LOCAL_INV" }, \
 		{ 128, "RECV" }, \
 		{ 129, "RECV_RDMA_WITH_IMM" })
 

@@ -223,8 +223,6 @@ pub enum Opcode {
     CompareSwap,
     /// A fetch-and-add.
     FetchAdd,
-    /// A local invalidation.
-    LocalInvalidate,
     /// A receive, completed by a send.
     Recv,
     /// A receive, completed by an RDMA Write with immediate data.
@@ -241,7 +239,6 @@ impl Opcode {
             abi::WC_RDMA_READ => Self::Read,
             abi::WC_COMP_SWAP => Self::CompareSwap,
             abi::WC_FETCH_ADD => Self::FetchAdd,
-            abi::WC_LOCAL_INV => Self::LocalInvalidate,
             abi::WC_RECV => Self::Recv,
             abi::WC_RECV_RDMA_WITH_IMM => Self::RecvWriteImm,
             code => Self::Other(code),

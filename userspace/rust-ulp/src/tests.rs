@@ -824,7 +824,6 @@ fn opcodes_have_their_names() {
         (abi::WC_RDMA_READ, Opcode::Read),
         (abi::WC_COMP_SWAP, Opcode::CompareSwap),
         (abi::WC_FETCH_ADD, Opcode::FetchAdd),
-        (abi::WC_LOCAL_INV, Opcode::LocalInvalidate),
         (abi::WC_RECV, Opcode::Recv),
         (abi::WC_RECV_RDMA_WITH_IMM, Opcode::RecvWriteImm),
         (99, Opcode::Other(99)),

@@ -434,7 +434,7 @@ impl Probe {
 fn unknown_numbers(file: &File) -> Outcome {
     let mut known: Vec<u32> = probes().iter().map(|probe| probe.nr).collect();
     // Those of connections are tried where there is somebody to connect to: tests/vm/45-connect.
-    known.extend(abi::IOC_LISTEN..=abi::IOC_CONN_WAIT);
+    known.extend(abi::IOC_LISTEN..=abi::IOC_CONN_QUERY);
     // What imports needs something to import: tests/vm/22-memory.
     known.push(abi::IOC_BUFFER_IMPORT);
     let area = area(1)?;

@@ -184,7 +184,7 @@ fn attach(a: &mut Actor<'_>) {
 
 fn no_command(a: &mut Actor<'_>) {
     let open = a.file();
-    let numbers = [0x07, 0x0f, 0x1b, 0x25, 0x37, 0x45, 0x80, 0xff];
+    let numbers = [0x07, 0x0f, 0x1a, 0x23, 0x38, 0x46, 0x80, 0xff];
     let nr = match a.dice.below(3) {
         0 => (abi::IOC_MAGIC << 8) | a.dice.of(numbers),
         // The right number, as a command that carries a size; another magic.
