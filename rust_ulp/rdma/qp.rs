@@ -451,7 +451,8 @@ impl<H: WrHandler> Qp<H> {
         this.completed(slot.kind, slot.index, &WorkCompletion::new(wc));
     }
 
-    /// Completes the posted slots up to `index`, the oldest first.
+    /// Completes the posted slots up to `index`, the oldest first. A slot is free before the handler
+    /// reports its request: a process that has read the completion finds room for another request.
     fn completed(&self, kind: QueueKind, index: u32, wc: &WorkCompletion) {
         loop {
             let Some(completed) = self.queue(kind).complete(index, wc.is_success()) else {

@@ -33,6 +33,8 @@ enum Flaw {
     Signal,
     /// All entries of a list but the first.
     Room,
+    /// The room of an entry, until it can be read.
+    Late,
     /// The wake-up of the thread that is called.
     Called,
     /// The last poll of a thread that ends while it is called.
@@ -500,6 +502,33 @@ fn waits_and_takes(entries: u32, count: u64, flaw: Flaw) {
     });
 }
 
+/// A thread takes what there is, and reserves as much: each entry that it took has made room.
+fn takes_and_reserves(flaw: Flaw) {
+    check(move || {
+        let ring = ring(2, flaw);
+        assert_eq!(reserved(&ring, 2), Ok(2));
+        let device = spawn(&ring, |ring| {
+            for user_data in 1..=2 {
+                if ring.flaw == Flaw::Late {
+                    ring.push_early(&user_data);
+                    ring.leave(1);
+                } else {
+                    ring.push(&user_data);
+                }
+            }
+        });
+        let (mut consumer, mut next) = (Consumer::new(2).unwrap(), 1);
+        while next <= 2 {
+            assert_eq!(ring.wait(1), Ok(()));
+            let before = next;
+            drain(&ring, &mut consumer, &mut next);
+            let taken = (next - before) as u32;
+            assert_eq!(reserved(&ring, taken), Ok(taken));
+        }
+        device.join().unwrap();
+    });
+}
+
 /// A thread waits for two, beside one that waits for the first and then completes the second.
 fn waits_for_more_than_another(flaw: Flaw) {
     check(move || {
@@ -620,7 +649,7 @@ fn fails_while_served() {
     });
 }
 
-const SCENARIOS: [(&str, fn()); 23] = [
+const SCENARIOS: [(&str, fn()); 25] = [
     ("serves", || serves_and_takes(2, false, Flaw::Nothing)),
     ("serves busily", || serves_and_takes(2, true, Flaw::Nothing)),
     ("serves another", || serves_another(Flaw::Nothing)),
@@ -634,6 +663,8 @@ const SCENARIOS: [(&str, fn()); 23] = [
     ("thresholds", || waits_for_more_than_another(Flaw::Nothing)),
     ("lists", || takes_lists(Flaw::Nothing)),
     ("without room", || takes_lists(Flaw::Room)),
+    ("reserves", || takes_and_reserves(Flaw::Nothing)),
+    ("with late room", || takes_and_reserves(Flaw::Late)),
     ("removed", is_removed),
     ("signaled", || is_signaled(2, Flaw::Nothing)),
     ("without woken", || is_signaled(2, Flaw::Woken)),
@@ -737,6 +768,14 @@ fn lists_share_what_room_there_is() {
 #[test]
 fn each_place_of_a_list_counts() {
     let why = run("without room").unwrap_err();
+    assert!(!why.contains("deadlock"), "{why}");
+}
+
+/// A request that is posted as soon as a completion was read finds its place.
+#[test]
+fn an_entry_that_can_be_read_has_made_room() {
+    passes("reserves");
+    let why = run("with late room").unwrap_err();
     assert!(!why.contains("deadlock"), "{why}");
 }
 
