@@ -175,9 +175,9 @@ pub trait CqRing: Sized {
     /// Returns how often [`Self::wake_waiters`] and [`Self::wake_waiter`] were called.
     fn wakeups(&self) -> u64;
 
-    /// Sleeps until [`Self::wakeups`] is no longer `seen`, at most `millis`; may wake spuriously.
-    /// Returns `false` when a signal came.
-    fn sleep(&self, seen: u64, millis: u32) -> bool;
+    /// Sleeps until [`Self::wakeups`] is no longer `seen`, at most `millis`, without a limit for
+    /// [`None`]; may wake spuriously. Returns `false` when a signal came.
+    fn sleep(&self, seen: u64, millis: Option<u32>) -> bool;
 
     /// Returns the threads that poll the device's queue.
     fn pollers(&self) -> &Pollers<Self::Polls>;
@@ -334,7 +334,7 @@ pub trait CqRing: Sized {
     }
 
     /// Waits until `min` entries are unread, and returns how many are; `left_ns` returns the time
-    /// that is left. Sleeps.
+    /// that is left, [`u64::MAX`] without a limit. Sleeps.
     ///
     /// Of a thread that [`Self::pollers`] has, `poll` polls the device's queue for a while, or does
     /// nothing, and leaves it as armed as it was. `serve` polls it until it is empty, and arms it.
@@ -366,12 +366,13 @@ pub trait CqRing: Sized {
     }
 
     /// Returns how many entries are unread if a thread that waits for `min` has them; else how long
-    /// it may sleep, in milliseconds. The next entry that makes them `min` wakes it.
+    /// it may sleep, in milliseconds; [`None`] without a limit. The next entry that makes them `min`
+    /// wakes it.
     fn before_sleep(
         &self,
         min: u32,
         left_ns: &impl Fn() -> u64,
-    ) -> Result<ControlFlow<u32, u32>, Self::Error> {
+    ) -> Result<ControlFlow<u32, Option<u32>>, Self::Error> {
         let mut state = self.lock();
         self.note_failure(&mut state);
         if let Some(why) = state.closed {
@@ -390,8 +391,11 @@ pub trait CqRing: Sized {
         }
         // A thread that wakes, for any reason, looks again and sets this again.
         state.wake_at = state.wake_at.min(min);
+        if left == u64::MAX {
+            return Ok(Continue(None));
+        }
         let millis = u32::try_from(left.div_ceil(1_000_000)).unwrap_or(u32::MAX);
         // More is no time-out at all for msecs_to_jiffies().
-        Ok(Continue(millis.min(u32::MAX / 2)))
+        Ok(Continue(Some(millis.min(u32::MAX / 2))))
     }
 }

@@ -36,8 +36,8 @@ impl Deadline {
         }
     }
 
-    /// Returns the nanoseconds left; 0 when the time has run out. The deadline begins with the first
-    /// call.
+    /// Returns the nanoseconds left; 0 when the time has run out, [`u64::MAX`] without a limit. The
+    /// deadline begins with the first call.
     pub(crate) fn left_ns(&self) -> u64 {
         if self.timeout_ns == abi::TIMEOUT_INFINITE {
             return u64::MAX;
@@ -61,14 +61,6 @@ impl Deadline {
         }
     }
 
-    /// Returns the milliseconds left, rounded up; [`None`] when the time has run out.
-    pub(crate) fn millis(&self) -> Option<u32> {
-        match self.left_ns().div_ceil(1_000_000) {
-            0 => None,
-            millis => Some(u32::try_from(millis).unwrap_or(u32::MAX / 2)),
-        }
-    }
-
     /// Sleeps until `changed` is notified; may wake spuriously. Returns [`EINTR`] when a signal
     /// comes, `false` when the time has run out.
     pub(crate) fn wait<T, B: Backend>(
@@ -76,8 +68,11 @@ impl Deadline {
         changed: &CondVar,
         guard: &mut Guard<'_, T, B>,
     ) -> Result<bool> {
-        let Some(millis) = self.millis() else {
-            return Ok(false);
+        let millis = match self.left_ns() {
+            0 => return Ok(false),
+            u64::MAX if changed.wait_interruptible(guard) => return Err(EINTR),
+            u64::MAX => return Ok(true),
+            left => u32::try_from(left.div_ceil(1_000_000)).unwrap_or(u32::MAX / 2),
         };
         let jiffies = msecs_to_jiffies(millis).max(1);
         match changed.wait_interruptible_timeout(guard, jiffies) {

@@ -207,12 +207,15 @@ impl CqRing for Ring {
         *self.wakeups.lock()
     }
 
-    fn sleep(&self, seen: u64, millis: u32) -> bool {
-        let jiffies = msecs_to_jiffies(millis).max(1);
+    fn sleep(&self, seen: u64, millis: Option<u32>) -> bool {
         let mut wakeups = self.wakeups.lock();
         if *wakeups != seen {
             return true;
         }
+        let Some(millis) = millis else {
+            return !self.waiters.wait_interruptible(&mut wakeups);
+        };
+        let jiffies = msecs_to_jiffies(millis).max(1);
         let result = (self.waiters).wait_interruptible_timeout(&mut wakeups, jiffies);
         !matches!(result, CondVarTimeoutResult::Signal { .. })
     }

@@ -28,7 +28,7 @@ import contextlib
 
 import tracing
 import ulp
-from lifetime import remove
+from lifetime import LONG, remove
 from ulp import N, S, End, File, error_of, hang_ns, until
 
 # Of fork() with threads: the children need none of their locks.
@@ -1709,6 +1709,18 @@ def sleeps_of_connects(port, count, pipe):
     os.write(pipe, bytes(sleeps))
 
 
+def get_in_vain(limit):
+    """A thread that slept in GET_REQUEST until its listener was destroyed."""
+    file = File("h1", ulp.DEV1)
+    handle = listen(file).handle
+    waiter = Thread(file.call, "GET_REQUEST", listener=handle, timeout_ns=limit)
+    until(lambda: ulp.sleeps_in_module(waiter.thread))
+    file.destroy(handle)
+    waiter.name()
+    file.close()
+    return waiter.thread
+
+
 def test_sleeps(r):
     """The manager's handler resolves the route and sends the request, the work of the connection takes the last step:
     who connects sleeps for the end only."""
@@ -1730,6 +1742,10 @@ def test_sleeps(r):
     # A lock that the handler holds makes some of them sleep once more, on the debug kernel 8 of 20.
     r.equal("CONNECT and CONN_WAIT sleep once", sorted(sleeps)[len(sleeps) // 4 :][:1], [1])
     server.file.close()
+    r.equal(
+        "GET_REQUEST without a limit arms no timer", tracing.timeouts(lambda: get_in_vain(N["TIMEOUT_INFINITE"])), 0
+    )
+    r.check("GET_REQUEST with a limit arms one", tracing.timeouts(lambda: get_in_vain(LONG)), "none")
 
 
 def test_crowd(r):

@@ -880,6 +880,24 @@ def test_served(r):
     r.equal("a worker handles what nobody waits for", by[99][0].split("/")[0], "kworker")
 
 
+def test_timers(r):
+    """SUBMIT that waits without a limit arms no timer; with a limit it arms one."""
+    a, b = pair()
+    ends = []
+
+    def wait(limit):
+        waiter = in_background(lambda: a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=limit).wait_error)
+        ends.append(ulp.until(lambda: ulp.sleeps_in_module(waiter)))
+        a.file.submit([a.write(b, 8)])
+        ends.append(ended(waiter))
+        a.cq.reap()
+        return waiter
+
+    r.equal("SUBMIT without a limit arms no timer", tracing.timeouts(lambda: wait(N["TIMEOUT_INFINITE"])), 0)
+    r.check("SUBMIT with a limit arms one", tracing.timeouts(lambda: wait(LONG)), "none")
+    r.equal("... both sleep, and end with the completion", ends, [True, 0] * 2)
+
+
 def test_last(r):
     """A queue pair that is destroyed as soon as its last message is there acknowledges the message.
 

@@ -52,16 +52,18 @@ def traceable(names):
 
 
 class Trace:
-    """Records the module's events, and functions by `tracer`, while the block runs."""
+    """Records the module's events and `others`, and functions by `tracer`, while the block runs."""
 
-    def __init__(self, tracer="nop", functions=(), graph=()):
-        self.tracer, self.functions, self.graph = tracer, functions, graph
+    def __init__(self, tracer="nop", functions=(), graph=(), others=()):
+        self.tracer, self.functions, self.graph, self.others = tracer, functions, graph, others
 
     def reset(self):
         write("tracing_on", "0")
         write("current_tracer", "nop")
         if os.path.isdir(f"{ROOT}/events/rust_ulp"):
             write("events/rust_ulp/enable", "0")
+        for name in self.others:
+            write(f"events/{name}/enable", "0")
         for name in ("set_ftrace_filter", "set_graph_function", "trace"):
             write(name, "")
 
@@ -77,6 +79,8 @@ class Trace:
             # Tasks take turns on a CPU: a line without its task cannot be told apart.
             write("options/funcgraph-proc", "1")
         write("events/rust_ulp/enable", "1")
+        for name in self.others:
+            write(f"events/{name}/enable", "1")
         write("tracing_on", "1")
         return self
 
@@ -103,6 +107,14 @@ class Trace:
                 task = {"comm": record["comm"], "pid": int(record["pid"])}
                 out.append({"event": m[1], "time": record["time"]} | task | fields(m[2]))
         return out
+
+
+def timeouts(wait):
+    """How often the thread that `wait` starts, and whose sleep it ends, has slept with a time-out."""
+    with Trace(others=["timer/timer_start"]) as trace:
+        thread = wait()
+    armed = [e["what"] for e in trace.records() if int(e["pid"]) == thread.native_id]
+    return sum(what.startswith("timer_start:") and "function=process_timeout" in what for what in armed)
 
 
 def fields(text):

@@ -291,7 +291,7 @@ impl CqRing for Ring {
         self.waiters.prepare().into()
     }
 
-    fn sleep(&self, seen: u64, _millis: u32) -> bool {
+    fn sleep(&self, seen: u64, _millis: Option<u32>) -> bool {
         let seen = match self.flaw {
             Flaw::Seen => self.waiters.prepare(),
             _ => seen as u32,
