@@ -8,7 +8,8 @@
 //!    that they point to.
 //! 2. Inside the gate, [`super::resolve`] decodes them, looks handles up, and puts the requests into
 //!    a chain.
-//! 3. [`Batch::post`] posts the requests in order.
+//! 3. The thread becomes a waiter, see [`CqObject::waiter`], and [`Batch::post`] posts the requests in
+//!    order.
 //! 4. The command waits for completions.
 //!
 //! Each step ends at the first request that it refuses, and the next one takes those before it.
@@ -85,6 +86,8 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
     };
     let resolved = batch.resolve(&ctx);
     drop(table);
+    // A completion that arrives while the requests are posted finds this thread, and calls no worker.
+    let waiter = cq.as_ref().map(|cq| cq.waiter());
     let (posted, result) = batch.post();
     value.posted = posted;
     if let Err(error) = result.and(resolved).and(parsed) {
@@ -93,10 +96,17 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
             return Err(error);
         }
     }
-    if let Some(cq) = cq {
+    if let (Some(cq), Some(waiter)) = (&cq, waiter) {
         let deadline = Deadline::new(value.timeout_ns);
-        (value.completed, value.wait_error) =
-            wait(file, (value.cq, &cq), value.min_complete, &deadline);
+        let result = waiter.wait(value.min_complete, &deadline);
+        // Handles what it was called for since.
+        drop(waiter);
+        (value.completed, value.wait_error) = match result {
+            Ok(unread) => (unread, 0),
+            // It must not look like an error of the requests, which are posted.
+            Err(err) => (cq.ring().unread(), err.to_errno()),
+        };
+        trace::wait(file.id(), value.cq, value.completed, value.wait_error);
         value.timeout_ns = deadline.rest();
     }
     Ok(())
@@ -116,22 +126,4 @@ fn find_cq(table: &ObjectTable, handle: u32, min: u32) -> Result<Option<Arc<CqOb
         return Err(ERANGE);
     }
     Ok(Some(cq.clone()))
-}
-
-/// Waits for `min` completions of `cq`, which comes with its handle. Returns the unread completions,
-/// and the result of the wait as 0 or a negative errno.
-///
-/// An error of the wait must not look like an error of the requests, which are posted.
-fn wait(
-    file: &UlpFile,
-    (handle, cq): (u32, &CqObject),
-    min: u32,
-    deadline: &Deadline,
-) -> (u32, i32) {
-    let (completed, error) = match cq.wait(min, deadline) {
-        Ok(unread) => (unread, 0),
-        Err(err) => (cq.ring().unread(), err.to_errno()),
-    };
-    trace::wait(file.id(), handle, completed, error);
-    (completed, error)
 }

@@ -9,7 +9,10 @@ use super::{
         MmapOffsets, //
     },
     quota::QuotaCharge,
-    ring::Ring,
+    ring::{
+        Ring,
+        Serving, //
+    },
     usecount::{
         Counted,
         UseCount, //
@@ -121,13 +124,31 @@ impl CqObject {
         self.ring.pages().len() as u64
     }
 
-    /// Waits as [`Ring::wait`] does. Moves completions while it waits, unless a softirq does that.
-    /// Sleeps.
+    /// Makes the calling thread a waiter: from here on it handles completions in place of a worker,
+    /// unless a softirq does that. It may post requests before it waits: a completion that arrives
+    /// early then calls no worker. It must not access user memory meanwhile, which may take as long
+    /// as user space likes.
+    pub(crate) fn waiter(&self) -> CqWaiter<'_> {
+        let serves = self.delivery == abi::DELIVER_WORKQUEUE;
+        CqWaiter {
+            ring: &self.ring,
+            serving: serves.then(|| self.ring.serve(&self.cq)),
+        }
+    }
+}
+
+/// A thread that waits for completions, or is about to. Dropping it sleeps.
+pub(crate) struct CqWaiter<'a> {
+    ring: &'a Ring,
+    serving: Option<Serving<'a>>,
+}
+
+impl CqWaiter<'_> {
+    /// Waits as [`Ring::wait`] does. Sleeps.
     pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result<u32> {
-        if self.delivery == abi::DELIVER_WORKQUEUE {
-            self.ring.wait_serving(min, deadline, &self.cq)
-        } else {
-            self.ring.wait(min, deadline)
+        match &self.serving {
+            Some(serving) => serving.wait(min, deadline),
+            None => self.ring.wait(min, deadline),
         }
     }
 }

@@ -340,25 +340,15 @@ impl Ring {
         }
     }
 
-    /// Waits as [`Self::wait`] does, and polls the device's queue `cq` meanwhile. Sleeps. Of
-    /// several threads that do so at the same time, any one polls for all.
-    pub(super) fn wait_serving(
-        &self,
-        min: u32,
-        deadline: &Deadline,
-        cq: &rdma::cq::Cq,
-    ) -> Result<u32> {
-        let is_first = self.pollers.begin();
-        let poll = || {
-            if is_first {
-                self.busy_poll(min, deadline, cq);
-            }
-        };
-        let result = self.wait_until(min, || deadline.left_ns(), poll, || cq.serve());
-        if self.pollers.end() {
-            cq.serve();
+    /// Has the calling thread handle the completions of the device's queue `cq` in place of a worker,
+    /// until the result is dropped: in [`Serving::wait`] and in the drop. Of several threads that do
+    /// so at the same time, any one serves all.
+    pub(super) fn serve<'a>(&'a self, cq: &'a rdma::cq::Cq) -> Serving<'a> {
+        Serving {
+            is_first: self.pollers.begin(),
+            ring: self,
+            cq,
         }
-        result
     }
 
     /// Polls the device's queue `cq` for `busy_poll_us`, and no longer than the caller has a reason
@@ -380,6 +370,36 @@ impl Ring {
             if !cq.process() {
                 task::relax();
             }
+        }
+    }
+}
+
+/// A thread that handles completions in place of a worker, see [`Ring::serve`].
+pub(super) struct Serving<'a> {
+    ring: &'a Ring,
+    cq: &'a rdma::cq::Cq,
+    /// Whether no other thread did so when this one began.
+    is_first: bool,
+}
+
+impl Serving<'_> {
+    /// Waits as [`Ring::wait`] does. Sleeps.
+    pub(super) fn wait(&self, min: u32, deadline: &Deadline) -> Result<u32> {
+        let poll = || {
+            if self.is_first {
+                self.ring.busy_poll(min, deadline, self.cq);
+            }
+        };
+        let serve = || self.cq.serve();
+        (self.ring).wait_until(min, || deadline.left_ns(), poll, serve)
+    }
+}
+
+impl Drop for Serving<'_> {
+    /// Sleeps.
+    fn drop(&mut self) {
+        if self.ring.pollers.end() {
+            self.cq.serve();
         }
     }
 }

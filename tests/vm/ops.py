@@ -880,6 +880,20 @@ def test_served(r):
     r.equal("a worker handles what nobody waits for", by[99][0].split("/")[0], "kworker")
 
 
+def test_served_early(r):
+    """A thread that posts and waits in one call handles its completion itself, however early that comes."""
+    a, b = pair()
+    rounds = 200
+    with tracing.Trace() as trace:
+        for i in range(rounds):
+            a.file.submit([a.write(b, 8, user_data=i)], cq=a.cq.handle, min_complete=1, timeout_ns=LONG)
+            a.cq.reap()
+    by = [(e["comm"], e["pid"]) for e in trace.events("completion")]
+    others = [it for it in by if it[1] != threading.get_native_id()]
+    r.equal("no worker handles a completion", others, [])
+    r.equal("... and each completes once", len(by), rounds)
+
+
 def test_timers(r):
     """SUBMIT that waits without a limit arms no timer; with a limit it arms one."""
     a, b = pair()

@@ -329,7 +329,7 @@ impl Ring {
         self.wait_until(min, || u64::MAX, || (), || ()).map(drop)
     }
 
-    /// As `wait_serving` of object/ring.rs, with the device's queue; `is_busy` says whether the
+    /// As `Serving` of object/ring.rs, with the device's queue; `is_busy` says whether the
     /// thread polls it before it sleeps.
     fn wait_serving(&self, min: u32, device: &DeviceQueue, is_busy: bool) -> Result<(), Failure> {
         let is_first = self.pollers.begin();
