@@ -137,6 +137,12 @@ void rust_ulp_h_relax(void)
 		cond_resched();
 }
 
+/* Returns whether the scheduler prefers any ordinary task to the current one. */
+bool rust_ulp_h_is_background(void)
+{
+	return current->policy == SCHED_IDLE || task_nice(current) > 0;
+}
+
 bool rust_ulp_h_is_killed(void)
 {
 	return fatal_signal_pending(current);

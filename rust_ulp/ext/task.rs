@@ -13,6 +13,13 @@ pub(crate) fn relax() {
     unsafe { bindings::rust_ulp_h_relax() };
 }
 
+/// Returns whether the scheduler prefers any ordinary task to the current one, by its policy or its
+/// nice value.
+pub(crate) fn is_background() -> bool {
+    // SAFETY: The helper reads the current task.
+    unsafe { bindings::rust_ulp_h_is_background() }
+}
+
 /// Returns whether the current task may take CPU time from others: `CAP_SYS_NICE`.
 pub(crate) fn may_raise_priority() -> bool {
     // SAFETY: The function reads the current task.

@@ -15,7 +15,7 @@
 //! the protocol. The host tests compile them for threads of loom.
 
 use super::{
-    poller::{Pollers, SharedState},
+    poller::{Call, Pollers, SharedState},
     ring::{Producer, SharedIndex}, //
 };
 use core::ops::ControlFlow::{self, Break, Continue};
@@ -163,7 +163,7 @@ pub trait CqRing: Sized {
     /// Wakes the threads that wait for entries.
     fn wake_waiters(&self);
 
-    /// Wakes one of them.
+    /// Wakes one of them that polls the device's queue.
     fn wake_waiter(&self);
 
     /// Adds one to an eventfd.
@@ -176,8 +176,9 @@ pub trait CqRing: Sized {
     fn wakeups(&self) -> u64;
 
     /// Sleeps until [`Self::wakeups`] is no longer `seen`, at most `millis`, without a limit for
-    /// [`None`]; may wake spuriously. Returns `false` when a signal came.
-    fn sleep(&self, seen: u64, millis: Option<u32>) -> bool;
+    /// [`None`]; may wake spuriously. Returns `false` when a signal came. `polls` says whether the
+    /// thread polls the device's queue.
+    fn sleep(&self, seen: u64, millis: Option<u32>, polls: bool) -> bool;
 
     /// Returns the threads that poll the device's queue.
     fn pollers(&self) -> &Pollers<Self::Polls>;
@@ -323,14 +324,15 @@ pub trait CqRing: Sized {
         (state.look(self.header()), state.reserved)
     }
 
-    /// Calls the threads that wait: the device's queue has completions, and is not armed. Returns
-    /// whether one of them will poll and arm it.
-    fn call_waiter(&self) -> bool {
-        let is_called = self.pollers().call();
-        if is_called {
+    /// Calls the threads that wait: the device's queue has completions, and is not armed. Unless the
+    /// result is [`Call::Nobody`], one of them will poll and arm it, or [`Pollers::tick`] has the
+    /// worker do that.
+    fn call_waiter(&self) -> Call {
+        let call = self.pollers().call();
+        if call != Call::Nobody {
             self.wake_waiter();
         }
-        is_called
+        call
     }
 
     /// Waits until `min` entries are unread, and returns how many are; `left_ns` returns the time
@@ -338,7 +340,7 @@ pub trait CqRing: Sized {
     ///
     /// Of a thread that [`Self::pollers`] has, `poll` polls the device's queue for a while, or does
     /// nothing, and leaves it as armed as it was. `serve` polls it until it is empty, and arms it.
-    /// Both put what has completed into the ring.
+    /// Both put what has completed into the ring. Another thread has no `serve`.
     ///
     /// Fails with [`Failure::TimedOut`] when the time runs out, with [`Failure::Interrupted`] when
     /// a signal arrives, with [`Failure::QueueFailed`] when the device's queue has failed, and with
@@ -348,18 +350,20 @@ pub trait CqRing: Sized {
         min: u32,
         left_ns: impl Fn() -> u64,
         poll: impl Fn(),
-        serve: impl Fn(),
+        serve: Option<impl Fn()>,
     ) -> Result<u32, Self::Error> {
         loop {
             poll();
             // Before the look at the calls and the ring: a wake-up after that look ends the sleep.
             let seen = self.wakeups();
-            if self.pollers().take() {
-                serve();
+            if let Some(serve) = &serve {
+                if self.pollers().take() {
+                    serve();
+                }
             }
             match self.before_sleep(min, &left_ns)? {
                 Break(unread) => return Ok(unread),
-                Continue(millis) if self.sleep(seen, millis) => (),
+                Continue(millis) if self.sleep(seen, millis, serve.is_some()) => (),
                 Continue(_) => return Err(Failure::Interrupted.into()),
             }
         }

@@ -6,6 +6,10 @@
 //! them, and wakes one; else it calls the worker. The thread that takes the call polls until the
 //! queue is empty, and arms it. A thread that stops to wait takes a call that no other one has
 //! taken: no call is lost.
+//!
+//! Nothing obliges the scheduler to run that thread soon. So a timer runs from a call on. It ticks
+//! until a tick finds no call. The second tick since a call takes the call away: the worker polls in
+//! place of the threads. It does so from then on, until one of the threads takes part again.
 
 /// The state of [`Pollers`].
 #[allow(unreachable_pub)]
@@ -19,12 +23,42 @@ pub trait SharedState {
 
 /// The threads were called, and none has taken the call.
 const CALLED: u32 = 1;
+/// The timer has ticked since then.
+const LATE: u32 = 2;
+/// The timer runs.
+const TIMED: u32 = 4;
+/// A call was taken away from the threads, and none has taken part since.
+const ABSENT: u32 = 8;
 /// A thread that waits.
-const THREAD: u32 = 2;
+const THREAD: u32 = 16;
 
 /// The threads that wait for a queue and poll it.
 #[allow(unreachable_pub)]
 pub struct Pollers<S>(S);
+
+/// The result of [`Pollers::call`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub)]
+pub enum Call {
+    /// No thread will poll: the worker must.
+    Nobody,
+    /// The threads are called, one of which must be woken. The timer runs.
+    Threads,
+    /// The same, and the timer must be started.
+    Start,
+}
+
+/// The result of [`Pollers::tick`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub)]
+pub enum Tick {
+    /// No thread is called. The timer stops.
+    Stop,
+    /// A thread is called. The timer must be started again.
+    Again,
+    /// The worker must poll, in place of a thread that was called. The timer stops.
+    TakeOver,
+}
 
 #[allow(unreachable_pub)]
 impl<S: SharedState> Pollers<S> {
@@ -46,26 +80,54 @@ impl<S: SharedState> Pollers<S> {
 
     /// Adds the calling thread. Returns whether it is the only one.
     pub fn begin(&self) -> bool {
-        self.update(|state| Some(state.saturating_add(THREAD)))
+        self.update(|state| Some((state & !ABSENT).saturating_add(THREAD)))
             .is_some_and(|before| before < THREAD)
     }
 
-    /// Calls the threads, one of which must then be woken. Returns `false` when there is none.
-    pub fn call(&self) -> bool {
-        self.update(|state| (state >= THREAD).then_some(state | CALLED))
-            .is_some()
+    /// Calls the threads, if there are any that take part.
+    pub fn call(&self) -> Call {
+        let is_there = |state| state >= THREAD && state & ABSENT == 0;
+        match self.update(|state| is_there(state).then_some(state | CALLED | TIMED)) {
+            None => Call::Nobody,
+            Some(before) if before & TIMED != 0 => Call::Threads,
+            Some(_) => Call::Start,
+        }
     }
 
     /// Takes the call: the thread polls the queue and arms it. Returns `false` when there is none.
     pub fn take(&self) -> bool {
-        self.update(|state| (state & CALLED != 0).then_some(state & !CALLED))
-            .is_some()
+        let is_news = |state| state & (CALLED | ABSENT) != 0;
+        self.update(|state| is_news(state).then_some(state & !(CALLED | LATE | ABSENT)))
+            .is_some_and(|before| before & CALLED != 0)
+    }
+
+    /// Shows that the calling thread runs, and polls the queue without taking the call.
+    pub fn stay(&self) {
+        if self.0.load() & LATE != 0 {
+            self.update(|state| (state & LATE != 0).then_some(state & !LATE));
+        }
+    }
+
+    /// The timer ticks: looks whether a thread was called, and has not taken the call.
+    pub fn tick(&self) -> Tick {
+        let before = self.update(|state| {
+            Some(match state & (CALLED | LATE) {
+                0 => state & !TIMED,
+                CALLED => state | LATE,
+                _ => (state & !(CALLED | LATE | TIMED)) | ABSENT,
+            })
+        });
+        match before.map(|before| before & (CALLED | LATE)) {
+            Some(CALLED) => Tick::Again,
+            None | Some(0) => Tick::Stop,
+            Some(_) => Tick::TakeOver,
+        }
     }
 
     /// Removes the calling thread. Returns whether there is a call, which it takes: it must poll
     /// once more.
     pub fn end(&self) -> bool {
-        self.update(|state| Some(state.saturating_sub(THREAD) & !CALLED))
+        self.update(|state| Some(state.saturating_sub(THREAD) & !(CALLED | LATE | ABSENT)))
             .is_some_and(|before| before & CALLED != 0)
     }
 }

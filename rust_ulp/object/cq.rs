@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     events::FileEvents,
+    ext::task,
     rdma,
     uapi::abi, //
 };
@@ -128,8 +129,11 @@ impl CqObject {
     /// unless a softirq does that. It may post requests before it waits: a completion that arrives
     /// early then calls no worker. It must not access user memory meanwhile, which may take as long
     /// as user space likes.
+    ///
+    /// A task of low priority leaves the completions to the worker: it may lose its CPU for long
+    /// while it polls, and others on the queue would wait for it.
     pub(crate) fn waiter(&self) -> CqWaiter<'_> {
-        let serves = self.delivery == abi::DELIVER_WORKQUEUE;
+        let serves = self.delivery == abi::DELIVER_WORKQUEUE && !task::is_background();
         CqWaiter {
             ring: &self.ring,
             serving: serves.then(|| self.ring.serve(&self.cq)),

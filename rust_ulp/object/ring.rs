@@ -37,8 +37,10 @@ use crate::{
             State, //
         },
         poller::{
+            Call,
             Pollers,
-            SharedState, //
+            SharedState,
+            Tick, //
         },
         ring::SharedIndex, //
     },
@@ -136,7 +138,10 @@ pub(crate) struct Ring {
     wakeups: SpinLockIrq<u64>,
     #[pin]
     waiters: CondVar,
-    /// Those of them that poll the device's queue.
+    /// Where those of them sleep that poll the device's queue.
+    #[pin]
+    servers: CondVar,
+    /// How many those are, and whether they are called.
     pollers: Pollers<Atomic<u32>>,
     /// Events of the device's queue, seen in any context.
     failed: Atomic<u32>,
@@ -153,8 +158,16 @@ impl rdma::cq::Handler for Ring {
             .raise(event.number(), self.handle.load(Relaxed), 0, 0);
     }
 
-    fn completion(&self) -> bool {
+    fn completion(&self) -> Call {
         self.call_waiter()
+    }
+
+    fn tick(&self) -> Tick {
+        let tick = self.pollers.tick();
+        if tick == Tick::TakeOver {
+            trace::take_over(self.handle.load(Relaxed));
+        }
+        tick
     }
 }
 
@@ -187,12 +200,13 @@ impl CqRing for Ring {
 
     fn wake_waiters(&self) {
         self.count_wakeup();
+        self.servers.notify_all();
         self.waiters.notify_all();
     }
 
     fn wake_waiter(&self) {
         self.count_wakeup();
-        self.waiters.notify_one();
+        self.servers.notify_one();
     }
 
     fn signal(eventfd: &EventFd) {
@@ -207,16 +221,17 @@ impl CqRing for Ring {
         *self.wakeups.lock()
     }
 
-    fn sleep(&self, seen: u64, millis: Option<u32>) -> bool {
+    fn sleep(&self, seen: u64, millis: Option<u32>, polls: bool) -> bool {
+        let queue = if polls { &self.servers } else { &self.waiters };
         let mut wakeups = self.wakeups.lock();
         if *wakeups != seen {
             return true;
         }
         let Some(millis) = millis else {
-            return !self.waiters.wait_interruptible(&mut wakeups);
+            return !queue.wait_interruptible(&mut wakeups);
         };
         let jiffies = msecs_to_jiffies(millis).max(1);
-        let result = (self.waiters).wait_interruptible_timeout(&mut wakeups, jiffies);
+        let result = queue.wait_interruptible_timeout(&mut wakeups, jiffies);
         !matches!(result, CondVarTimeoutResult::Signal { .. })
     }
 
@@ -271,6 +286,7 @@ impl Ring {
                 state <- new_spinlock_bh!(state, "rust_ulp::Ring::state"),
                 wakeups <- new_spinlock_irq!(0, "rust_ulp::Ring::wakeups"),
                 waiters <- new_condvar!("rust_ulp::Ring::waiters"),
+                servers <- new_condvar!("rust_ulp::Ring::servers"),
                 pollers: Pollers::new(Atomic::new(0)),
                 failed: Atomic::new(0),
                 file,
@@ -321,7 +337,7 @@ impl Ring {
     /// [`etime`] when the time runs out, [`EINTR`] when a signal comes, [`EIO`] when the device's
     /// queue has failed, and the error that [`Self::close`] was told.
     pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result<u32> {
-        self.wait_until(min, || deadline.left_ns(), || (), || ())
+        self.wait_until(min, || deadline.left_ns(), || (), None::<fn()>)
     }
 
     fn count_wakeup(&self) {
@@ -367,6 +383,7 @@ impl Ring {
             if now_ns() >= end || kernel::current!().signal_pending() {
                 return;
             }
+            self.pollers.stay();
             if !cq.process() {
                 task::relax();
             }
@@ -390,7 +407,7 @@ impl Serving<'_> {
                 self.ring.busy_poll(min, deadline, self.cq);
             }
         };
-        let serve = || self.cq.serve();
+        let serve = Some(|| self.cq.serve());
         (self.ring).wait_until(min, || deadline.left_ns(), poll, serve)
     }
 }

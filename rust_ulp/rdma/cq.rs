@@ -33,7 +33,17 @@ use super::{
 };
 use crate::{
     bindings,
-    ext::fault, //
+    ext::{
+        fault,
+        timer::{
+            now_ns,
+            Timer, //
+        }, //
+    },
+    logic::poller::{
+        Call,
+        Tick, //
+    }, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -91,14 +101,23 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// The queue overflowed or failed: [`Event::CQ_ERR`]. Any context; must not sleep.
     fn event(&self, event: Event);
 
-    /// The queue was armed, and has a completion. Returns whether a thread was woken that will call
-    /// [`Cq::serve`]; if not, a worker polls the queue. Any context; must not sleep.
+    /// The queue was armed, and has a completion. Calls a thread that will call [`Cq::serve`], or
+    /// returns [`Call::Nobody`]: a worker polls the queue. Any context; must not sleep.
     ///
     /// Not called unless the queue is [`PollContext::Workqueue`].
-    fn completion(&self) -> bool {
-        false
+    fn completion(&self) -> Call {
+        Call::Nobody
+    }
+
+    /// Looks [`TICK_NS`] after [`Self::completion`] whether the thread has come. Softirq.
+    fn tick(&self) -> Tick {
+        Tick::Stop
     }
 }
+
+/// The nanoseconds after which [`Handler::tick`] is called. A worker takes over from a thread that
+/// has not come after two of them.
+const TICK_NS: u64 = 4_000_000;
 
 /// The completions that a thread, or a softirq, handles before it leaves the rest to others.
 const SERVE_BUDGET: c_int = 256;
@@ -126,6 +145,9 @@ struct Context {
     /// Polls the queue and arms it: in a worker, or in a softirq.
     #[pin]
     work: Opaque<kernel::bindings::work_struct>,
+    /// Calls [`Handler::tick`].
+    #[pin]
+    timer: Timer,
     ptr: NonNull<bindings::ib_cq>,
 }
 
@@ -161,6 +183,9 @@ impl Context {
                     // SAFETY: `work` is memory for a work item, which is pinned from here on.
                     unsafe { bindings::rust_ulp_h_init_cq_work(work, Some(Self::work), is_softirq) }
                 }),
+                // SAFETY: The timer starts when the queue was armed, and stops before the context
+                // goes.
+                timer <- unsafe { Timer::new(Self::tick, this.as_ptr().cast_const().cast()) },
                 // SAFETY: All other fields are initialized, and nothing fails after this.
                 ptr: unsafe { Self::create(device, this.as_ptr(), entries, vector) }?,
             }? Error),
@@ -218,10 +243,32 @@ impl Context {
     unsafe extern "C" fn completion(_cq: *mut bindings::ib_cq, context: *mut c_void) {
         // SAFETY: As in `event`.
         let this = unsafe { &*context.cast::<Self>() };
-        let is_served = this.poll_context == PollContext::Workqueue
-            && this.with_handler(|handler| handler.completion()) == Some(true);
-        if !is_served {
-            this.queue_work();
+        let call = match this.poll_context {
+            PollContext::Workqueue => this.with_handler(|handler| handler.completion()),
+            PollContext::SoftIrq => None,
+        };
+        match call {
+            None | Some(Call::Nobody) => this.queue_work(),
+            Some(Call::Start) => this.start_timer(),
+            Some(Call::Threads) => (),
+        }
+    }
+
+    /// Has [`Self::tick`] called in [`TICK_NS`]. Any context.
+    fn start_timer(&self) {
+        self.timer.start(now_ns().saturating_add(TICK_NS));
+    }
+
+    /// # Safety
+    ///
+    /// Called by the timer of a context, with the context.
+    unsafe extern "C" fn tick(this: *const c_void) {
+        // SAFETY: By the requirement. The drop of the timer waits for this function.
+        let this = unsafe { &*this.cast::<Self>() };
+        match this.with_handler(|handler| handler.tick()) {
+            None | Some(Tick::Stop) => (),
+            Some(Tick::Again) => this.start_timer(),
+            Some(Tick::TakeOver) => this.queue_work(),
         }
     }
 

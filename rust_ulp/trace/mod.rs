@@ -47,6 +47,7 @@ tracepoints! {
     );
     rust_ulp_cancel as cancel(file: u32, queue: u32, user_data: u64, canceled: u32);
     rust_ulp_deliver as deliver(cq: u32, user_data: u64, tail: u32, unread: u32, woke: bool);
+    rust_ulp_take_over as take_over(cq: u32);
     rust_ulp_uring as uring(file: u32, op: u32, queue: u32, count: u32);
     rust_ulp_uring_cancel as uring_cancel(file: u32, queue: u32, found: u32);
     rust_ulp_event as event(file: u32, event: u32, handle: u32, port: u32, info: u32);

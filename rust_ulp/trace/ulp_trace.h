@@ -206,6 +206,19 @@ TRACE_EVENT(rust_ulp_deliver,
 		  __entry->user_data, __entry->tail, __entry->unread, __entry->woke)
 );
 
+/* A worker handles completions in place of a thread that was woken to do so, and has not run. */
+TRACE_EVENT(rust_ulp_take_over,
+	TP_PROTO(u32 cq),
+	TP_ARGS(cq),
+	TP_STRUCT__entry(
+		__field(u32, cq)
+	),
+	TP_fast_assign(
+		__entry->cq = cq;
+	),
+	TP_printk("cq=0x%x", __entry->cq)
+);
+
 /* A command of io_uring was issued, with @count requests, the first for @queue. */
 TRACE_EVENT(rust_ulp_uring,
 	TP_PROTO(u32 file, u32 op, u32 queue, u32 count),

@@ -530,6 +530,10 @@ struct rust_ulp_pd_create {
  * and sleeps; it polls again before it sleeps again. Of several threads that wait for the same
  * queue, one polls. While it polls, other tasks run that wait for its CPU.
  *
+ * With delivery WORKQUEUE, a thread that waits handles the completions of all that use the queue.
+ * If it gets no CPU time, the worker takes over after some milliseconds. A thread with the policy
+ * SCHED_IDLE or a nice value above 0 leaves them to the worker from the beginning.
+ *
  * The entries of the ring have @cqe_size bytes each. The kernel accepts each multiple of 8 from
  * RUST_ULP_CQE_SIZE_V1 to the size that QUERY returns. EPROTONOSUPPORT: any other size.
  *

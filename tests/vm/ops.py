@@ -876,7 +876,12 @@ def test_served(r):
         ulp.until(lambda: a.cq.reap())
     r.equal("each sleeps, and goes on without an error", states, [True, 0] * rounds)
     by = {e["user_data"]: (e["comm"], e["pid"]) for e in trace.events("completion")}
-    r.equal("each has handled the completion it slept for", [by[100 + i][1] for i in range(rounds)], threads)
+    others = [by[100 + i] for i in range(rounds) if by[100 + i][1] != threads[i]]
+    r.check(
+        "each has handled the completion it slept for, unless a worker took over",
+        len(others) <= len(trace.events("take_over")),
+        others,
+    )
     r.equal("a worker handles what nobody waits for", by[99][0].split("/")[0], "kworker")
 
 
@@ -890,7 +895,9 @@ def test_served_early(r):
             a.cq.reap()
     by = [(e["comm"], e["pid"]) for e in trace.events("completion")]
     others = [it for it in by if it[1] != threading.get_native_id()]
-    r.equal("no worker handles a completion", others, [])
+    r.check(
+        "no worker handles a completion, unless it took over", len(others) <= len(trace.events("take_over")), others
+    )
     r.equal("... and each completes once", len(by), rounds)
 
 

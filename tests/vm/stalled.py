@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""What a process can do with its own memory, while the kernel uses it.
+"""What a process can do with its own memory, while the kernel uses it, and by not running.
 
-    stalled.py copies|ring|killed
+    stalled.py unscheduled|idle|stopped|copies|ring|killed
 
 Expects the module and two hosts; `rxe1` is gone when `copies` returns. Prints KTAP.
 """
@@ -12,15 +12,19 @@ import ctypes
 import errno
 import mmap
 import os
+import pathlib
 import random
+import select
 import signal
 import struct
+import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tracing
 import ulp
-from lifetime import DEADLINE, ended, in_background, ours, remove
+from lifetime import DEADLINE, LONG, ended, in_background, ours, remove
 from ulp import N, PAGE, S, Cq, End, error_of, pair
 
 SYS_USERFAULTFD = 282 if os.uname().machine == "aarch64" else 323
@@ -219,6 +223,127 @@ def test_ring(r):
     c.buffer.map[:64] = ulp.pattern(seed, 64)
     c.file.submit([c.write(d, 64)])
     r.equal("and others work", ([w.status for w in c.cq.wait(1)], d.buffer.map[:64]), ([0], ulp.pattern(seed, 64)))
+
+
+SPIN = """
+import os
+os.sched_setaffinity(0, {1})
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+print(flush=True)
+while True:
+    pass
+"""
+
+
+@contextlib.contextmanager
+def starved():
+    """Nothing but a process that spins runs on CPU 1: real-time tasks come before all others."""
+    # What the scheduler keeps for the others, if this kernel does that; 0 where it was not set up.
+    server = pathlib.Path("/sys/kernel/debug/sched/fair_server/cpu1/runtime")
+    before = int(server.read_text()) if server.exists() else 0
+    hog = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
+    try:
+        if before:
+            server.write_text("0")
+        hog.stdout.readline()
+        yield
+    finally:
+        hog.kill()
+        hog.wait()
+        if before:
+            server.write_text(str(before))
+
+
+def announced(eventfd):
+    """Whether an eventfd becomes readable; takes what it has."""
+    return bool(select.select([eventfd], [], [], DEADLINE)[0]) and os.eventfd_read(eventfd) > 0
+
+
+def handlers(trace):
+    """Who handled the completions, in their order: the thread's number, "worker" for a kernel worker."""
+    return ["worker" if e["comm"].startswith("kworker") else e["pid"] for e in trace.events("completion")]
+
+
+def test_unscheduled(r):
+    """A thread that waits for completions, and gets no CPU time, holds up nobody on its queue."""
+    workers = pathlib.Path("/sys/devices/virtual/workqueue/cpumask")
+    mask = workers.read_text()
+    a, b = pair()
+    eventfd = os.eventfd(0, os.EFD_NONBLOCK)
+    a.file.call("CQ_EVENTFD", cq=a.cq.handle, fd=eventfd)
+
+    def wait():
+        os.sched_setaffinity(0, {1})
+        return a.file.submit(cq=a.cq.handle, min_complete=8, timeout_ns=LONG).wait_error
+
+    waiter = in_background(wait)
+    ulp.until(lambda: ulp.sleeps_in_module(waiter))
+    os.sched_setaffinity(0, {0})
+    workers.write_text("1")
+    try:
+        with starved():
+            came = []
+            with tracing.Trace() as trace:
+                for _ in range(5):
+                    a.file.submit([a.write(b, 8)])
+                    came.append(announced(eventfd))
+            got = a.file.submit([a.write(b, 8)], cq=a.cq.handle, min_complete=6, timeout_ns=ulp.hang_ns())
+            a.file.submit([a.write(b, 8)])
+            destroyed = error_of(a.file.destroy, a.qp.handle)
+            still = waiter.result
+    finally:
+        workers.write_text(mask)
+        os.sched_setaffinity(0, range(os.cpu_count()))
+    r.equal("an eventfd announces each completion", came, [True] * 5)
+    r.equal("... which a worker handles", handlers(trace), ["worker"] * 5)
+    r.equal(
+        "... once in place of a thread that was called", [e["cq"] for e in trace.events("take_over")], [a.cq.handle]
+    )
+    r.equal("another thread that waits has its completion", (got.wait_error, got.completed), (0, 6))
+    r.equal("the queue pair is destroyed", destroyed, "none")
+    r.equal("all that while the first one waits", still, "not ended")
+    a.file.destroy(a.cq.handle)
+    r.equal("it ends with the queue", ended(waiter), -errno.ENOENT)
+
+
+def test_idle(r):
+    """A thread that any other one takes the CPU from leaves the completions to a worker."""
+    a, b = pair()
+    for what, calm in (
+        ("SCHED_IDLE", lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))),
+        ("nice 1", lambda: os.setpriority(os.PRIO_PROCESS, 0, 1)),
+    ):
+
+        def wait():
+            calm()
+            return a.file.submit([a.write(b, 8)], cq=a.cq.handle, min_complete=1, timeout_ns=LONG).wait_error
+
+        with tracing.Trace() as trace:
+            waiter = in_background(wait)
+            result = ended(waiter)
+        r.equal(f"{what}: its completion comes by a worker", (result, handlers(trace)), (0, ["worker"]))
+        a.cq.reap()
+
+
+def test_stopped(r):
+    """A process that is stopped while it waits no longer handles the completions of others."""
+    a, b = pair()
+    eventfd = os.eventfd(0, os.EFD_NONBLOCK)
+    a.file.call("CQ_EVENTFD", cq=a.cq.handle, fd=eventfd)
+    child = os.fork()
+    if child == 0:
+        error_of(a.file.submit, cq=a.cq.handle, min_complete=1, timeout_ns=LONG)
+        os._exit(0)
+    r.check("a child waits", ulp.until(lambda: ulp.task_sleeps_in_module(child)))
+    os.kill(child, signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)
+    with tracing.Trace() as trace:
+        a.file.submit([a.write(b, 8)])
+        came = announced(eventfd)
+    r.equal("stopped: a completion is announced", came, True)
+    r.equal("... by a worker at once", (handlers(trace), trace.events("take_over")), (["worker"], []))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
 if __name__ == "__main__":

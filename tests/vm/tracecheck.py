@@ -27,6 +27,7 @@ EVENTS = {
     "post",
     "completion",
     "deliver",
+    "take_over",
     "device_add",
     "device_remove",
     "event",

@@ -195,9 +195,13 @@ def cut():
 
 def sleeps_in_module(thread):
     """Whether the thread has come into the module, and sleeps there: one that is only on its way does not."""
-    task = f"/proc/self/task/{thread.native_id}/"
+    return task_sleeps_in_module(f"self/task/{thread.native_id}")
+
+
+def task_sleeps_in_module(task):
+    """The same of a directory of /proc."""
     try:
-        with open(task + "stack") as stack, open(task + "stat") as stat:
+        with open(f"/proc/{task}/stack") as stack, open(f"/proc/{task}/stat") as stat:
             return "rust_ulp" in stack.read() and stat.read().rsplit(")", 1)[1].split()[0] in "SD"
     except (FileNotFoundError, ProcessLookupError):
         return False

@@ -7,7 +7,7 @@
 //! that they test it.
 
 use crate::logic::cq_ring::{CqRing, Failure, Header, State};
-use crate::logic::poller::{Pollers, SharedState};
+use crate::logic::poller::{Call, Pollers, SharedState, Tick};
 use crate::logic::ring::{Consumer, SharedIndex};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{fence, AtomicU32, Ordering};
@@ -41,6 +41,8 @@ enum Flaw {
     LastPoll,
     /// The lock of those that poll the device's queue.
     Order,
+    /// The worker in place of a thread that was called.
+    Relief,
 }
 
 /// A wait queue with a lock of its own, as the kernel has it. No signal comes and no time runs out:
@@ -48,25 +50,26 @@ enum Flaw {
 struct WaitQueue {
     /// How often all were woken.
     wakeups: loom::sync::Mutex<u32>,
-    woken: loom::sync::Condvar,
+    /// Where those sleep that do not poll the device's queue, and those that do.
+    woken: [loom::sync::Condvar; 2],
 }
 
 impl WaitQueue {
     fn new() -> Self {
         Self {
             wakeups: loom::sync::Mutex::new(0),
-            woken: loom::sync::Condvar::new(),
+            woken: std::array::from_fn(|_| loom::sync::Condvar::new()),
         }
     }
 
     fn notify_all(&self) {
         *self.wakeups.lock().unwrap() += 1;
-        self.woken.notify_all();
+        self.woken.iter().for_each(loom::sync::Condvar::notify_all);
     }
 
     fn notify_one(&self) {
         *self.wakeups.lock().unwrap() += 1;
-        self.woken.notify_one();
+        self.woken[1].notify_one();
     }
 
     /// Puts the caller into the queue: later wake-ups wake it.
@@ -75,10 +78,10 @@ impl WaitQueue {
     }
 
     /// Sleeps, unless the caller was woken since it was put into the queue.
-    fn sleep(&self, prepared: u32) {
+    fn sleep(&self, prepared: u32, polls: bool) {
         let mut wakeups = self.wakeups.lock().unwrap();
         while *wakeups == prepared {
-            wakeups = self.woken.wait(wakeups).unwrap();
+            wakeups = self.woken[usize::from(polls)].wait(wakeups).unwrap();
         }
     }
 }
@@ -291,12 +294,12 @@ impl CqRing for Ring {
         self.waiters.prepare().into()
     }
 
-    fn sleep(&self, seen: u64, _millis: Option<u32>) -> bool {
+    fn sleep(&self, seen: u64, _millis: Option<u32>, polls: bool) -> bool {
         let seen = match self.flaw {
             Flaw::Seen => self.waiters.prepare(),
             _ => seen as u32,
         };
-        self.waiters.sleep(seen);
+        self.waiters.sleep(seen, polls);
         true
     }
 
@@ -326,7 +329,8 @@ impl Ring {
     }
 
     fn wait(&self, min: u32) -> Result<(), Failure> {
-        self.wait_until(min, || u64::MAX, || (), || ()).map(drop)
+        self.wait_until(min, || u64::MAX, || (), None::<fn()>)
+            .map(drop)
     }
 
     /// As `Serving` of object/ring.rs, with the device's queue; `is_busy` says whether the
@@ -339,7 +343,7 @@ impl Ring {
             }
         };
         let result = self
-            .wait_until(min, || u64::MAX, poll, || device.serve(self))
+            .wait_until(min, || u64::MAX, poll, Some(|| device.serve(self)))
             .map(drop);
         if self.pollers.end() && self.flaw != Flaw::LastPoll {
             device.serve(self);
@@ -372,7 +376,7 @@ impl DeviceQueue {
         if self.armed.swap(0, Ordering::SeqCst) == 0 {
             return;
         }
-        if !ring.call_waiter() {
+        if ring.call_waiter() == Call::Nobody {
             // The worker.
             self.serve(ring);
         }
@@ -579,6 +583,47 @@ fn serves_another(flaw: Flaw) {
     });
 }
 
+/// A thread that waits is called, and comes while the worker takes over.
+fn is_relieved(flaw: Flaw) {
+    check(move || {
+        let (ring, queue) = (ring(2, flaw), DeviceQueue::new());
+        ring.pollers.begin();
+        queue.complete(&ring);
+        let timer = {
+            let queue = queue.clone();
+            spawn(&ring, move |ring| loop {
+                match ring.pollers.tick() {
+                    Tick::Again => (),
+                    Tick::Stop => return,
+                    Tick::TakeOver if ring.flaw == Flaw::Relief => return,
+                    Tick::TakeOver => return queue.serve(ring),
+                }
+            })
+        };
+        assert_eq!(ring.wait_serving(1, &queue, false), Ok(()));
+        timer.join().unwrap();
+        // The queue is armed: whoever is there handles what comes.
+        queue.complete(&ring);
+        assert_eq!(ring.wait_serving(2, &queue, false), Ok(()));
+        assert_eq!(ring.usage(), (2, 0));
+    });
+}
+
+/// A thread of low priority waits beside one that polls.
+fn serves_one_that_does_not_poll() {
+    check(|| {
+        let (ring, queue) = (ring(2, Flaw::Nothing), DeviceQueue::new());
+        let other = spawn(&ring, |ring| assert_eq!(ring.wait(1), Ok(())));
+        let device = {
+            let queue = queue.clone();
+            spawn(&ring, move |ring| queue.complete(ring))
+        };
+        assert_eq!(ring.wait_serving(1, &queue, false), Ok(()));
+        other.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
 /// A worker is called while the one that armed the queue sees that it missed something.
 fn serves_twice_at_once(flaw: Flaw) {
     check(move || {
@@ -649,13 +694,16 @@ fn fails_while_served() {
     });
 }
 
-const SCENARIOS: [(&str, fn()); 25] = [
+const SCENARIOS: [(&str, fn()); 28] = [
     ("serves", || serves_and_takes(2, false, Flaw::Nothing)),
     ("serves busily", || serves_and_takes(2, true, Flaw::Nothing)),
     ("serves another", || serves_another(Flaw::Nothing)),
     ("without call", || serves_and_takes(2, false, Flaw::Called)),
     ("called unseen", || serves_and_takes(1, false, Flaw::Seen)),
     ("without last poll", || serves_another(Flaw::LastPoll)),
+    ("serves an idle one", serves_one_that_does_not_poll),
+    ("relieved", || is_relieved(Flaw::Nothing)),
+    ("without relief", || is_relieved(Flaw::Relief)),
     ("serves twice", || serves_twice_at_once(Flaw::Nothing)),
     ("without order", || serves_twice_at_once(Flaw::Order)),
     ("waits", || waits_and_takes(2, 3, Flaw::Nothing)),
@@ -747,7 +795,51 @@ fn calls_count_as_wakeups() {
 #[test]
 fn a_waiter_that_ends_leaves_no_call() {
     passes("serves another");
+    passes("serves an idle one");
     hangs("without last poll");
+}
+
+#[test]
+fn a_waiter_that_does_not_come_is_relieved() {
+    passes("relieved");
+    hangs("without relief");
+}
+
+#[test]
+fn the_second_tick_takes_a_call_away() {
+    check(|| {
+        let pollers = Pollers::new(AtomicU32::new(0));
+        assert_eq!((pollers.call(), pollers.tick()), (Call::Nobody, Tick::Stop));
+        assert!(pollers.begin());
+        assert_eq!(
+            (pollers.call(), pollers.call()),
+            (Call::Start, Call::Threads)
+        );
+        assert_eq!(
+            (pollers.tick(), pollers.tick()),
+            (Tick::Again, Tick::TakeOver)
+        );
+        // The threads are not called before one has taken part.
+        assert_eq!((pollers.call(), pollers.tick()), (Call::Nobody, Tick::Stop));
+        assert!(!pollers.take());
+        assert_eq!((pollers.call(), pollers.tick()), (Call::Start, Tick::Again));
+        assert!(pollers.take());
+        assert_eq!(
+            (pollers.call(), pollers.tick()),
+            (Call::Threads, Tick::Again)
+        );
+        // One that polls without taking the call is there.
+        pollers.stay();
+        assert_eq!(
+            (pollers.tick(), pollers.tick()),
+            (Tick::Again, Tick::TakeOver)
+        );
+        assert!(!pollers.begin());
+        assert_eq!(pollers.call(), Call::Start);
+        assert!(pollers.end());
+        assert!(!pollers.end());
+        assert_eq!((pollers.tick(), pollers.call()), (Tick::Stop, Call::Nobody));
+    });
 }
 
 /// Two that poll at once hand out an entry twice.
