@@ -279,15 +279,18 @@ pub trait CqRing: Sized {
 
     /// Ends waits, now and from now on: with [`Failure::Destroyed`] when the queue is destroyed,
     /// with [`Failure::Removed`] when its device goes.
-    fn end_all(&self, why: Failure) {
+    fn end_waits(&self, why: Failure) {
         let mut state = self.lock();
         state.closed.get_or_insert(why);
-        if why == Failure::Removed {
-            state.set_flags(self.header(), Self::DEAD);
-            state.signal();
-        }
         drop(state);
         self.wake_waiters();
+    }
+
+    /// Tells user space that the device is gone. No entry follows.
+    fn die(&self) {
+        let mut state = self.lock();
+        state.set_flags(self.header(), Self::DEAD);
+        state.signal();
     }
 
     /// Has `eventfd` count what is put into the ring from now on, and the ring's end; [`None`]
@@ -344,7 +347,7 @@ pub trait CqRing: Sized {
     ///
     /// Fails with [`Failure::TimedOut`] when the time runs out, with [`Failure::Interrupted`] when
     /// a signal arrives, with [`Failure::QueueFailed`] when the device's queue has failed, and with
-    /// the argument of [`Self::end_all`].
+    /// the argument of [`Self::end_waits`].
     fn wait_until(
         &self,
         min: u32,

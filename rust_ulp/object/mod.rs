@@ -23,7 +23,10 @@ pub(crate) mod usecount;
 
 use crate::{
     ext::errno::ebadfd,
-    logic::handle::Kind, //
+    logic::{
+        cq_ring::CqRing,
+        handle::Kind, //
+    }, //
 };
 use ah::AhObject;
 use buffer::BufferObject;
@@ -79,9 +82,13 @@ impl Object {
     /// Ends what goes on with an object that was removed from the table, whoever else has a reference:
     /// wakes the threads that wait for it, with `err`, ends a connection, shuts a queue pair down, and
     /// lets what a shared receive queue uses go. Sleeps.
+    ///
+    /// With [`ENODEV`], a completion queue says that no completion follows: what completes there has
+    /// ended before.
     pub(crate) fn end(&self, err: Error) {
         self.wake_waiters(err);
         match self {
+            Self::Cq(cq) if err == ENODEV => cq.ring().die(),
             Self::Connection(connection) => connection.end(err),
             Self::Qp(qp) => qp.shut_down(),
             Self::Srq(srq) => srq.release(),

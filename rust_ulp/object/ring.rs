@@ -329,7 +329,7 @@ impl Ring {
         } else {
             Failure::Destroyed
         };
-        self.end_all(why);
+        self.end_waits(why);
     }
 
     /// Waits until `min` entries are unread, and returns how many are. Sleeps.
@@ -493,6 +493,8 @@ mod tests {
         let dead = ring(2)?;
         dead.close(ENODEV);
         assert_eq!(dead.wait(0, &now).err(), Some(ENODEV));
+        assert_eq!(dead.header.flags.load_acquire(), 0);
+        dead.die();
         assert_eq!(dead.header.flags.load_acquire(), abi::CQ_DEAD);
         let destroyed = ring(2)?;
         destroyed.close(ENOENT);

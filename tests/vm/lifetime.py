@@ -212,6 +212,26 @@ def test_idle(r):
     r.check("mapped pages outlive the close of a husk", a.buffer.map[:5] == b"still", "they differ")
 
 
+def test_last(r):
+    """CQ_DEAD follows the last completion."""
+    a = End("h1", entries=256)
+    queues = [Qp(a.file, a.pd, a.cq, depth=16) for _ in range(16)]
+    for q in queues:
+        q.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=a.file.port)
+        a.file.submit([q.wr("RECV", a.buffer, 0, 8)] * 16)
+
+    def watch():
+        while not a.cq.ring.flags & N["CQ_DEAD"]:
+            pass
+        return a.cq.ring.tail
+
+    watcher = in_background(watch)
+    remove(r, ulp.DEV1)
+    r.equal("256 receives: CQ_DEAD is seen after all were flushed", ended(watcher), 256)
+    r.equal("... and none completes after that", [c.status for c in a.cq.reap()], [5] * 256)
+    a.file.close()
+
+
 def test_busy(r):
     """A signal, kill -9 of the process, DESTROY and the removal of the device end a wait that polls the queue."""
 
