@@ -47,7 +47,8 @@ use crate::{
             Alike,
             Chain,
             Inline,
-            TargetRef, //
+            TargetRef,
+            MAX_RUN, //
         },
         qp_attr::QpType,
         wr::{
@@ -263,7 +264,8 @@ fn send(
     })
 }
 
-/// Consecutive requests for the same queue, and what is looked up or checked once for them.
+/// Consecutive requests for the same queue, at most [`MAX_RUN`], and what is looked up or checked
+/// once for them.
 struct QueueRun<'a> {
     queue: Queue<'a>,
     target: TargetRef<'a, Completions>,
@@ -298,6 +300,7 @@ impl<'a> QueueRun<'a> {
         let (_, is_recv) = key(first);
         let count = rest
             .iter()
+            .take(MAX_RUN as usize)
             .take_while(|it| key(it) == (first.qp, is_recv))
             .count();
         let queue = Queue::find(ctx.table, first.qp)?;

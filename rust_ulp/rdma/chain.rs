@@ -216,6 +216,9 @@ struct StagedWr<R> {
     inline: bool,
 }
 
+/// The most requests that are posted in one hold of a queue's lock, with bottom halves disabled.
+pub(crate) const MAX_RUN: u32 = 64;
+
 /// Consecutive requests of a chain for one queue.
 struct QueueRun<H: WrHandler> {
     target: Target<H>,
@@ -312,7 +315,8 @@ impl<H: WrHandler> Chain<H> {
         }
     }
 
-    /// Has the next requests go to `target`, about `expected` of them. Sleeps.
+    /// Has the next requests go to `target`, about `expected` of them, and at most [`MAX_RUN`].
+    /// Sleeps.
     ///
     /// Requests that are `alone` in the chain get their slots when they are posted, all or none.
     pub(crate) fn begin(&mut self, target: TargetRef<'_, H>, expected: u32, alone: bool) -> Result {

@@ -121,7 +121,8 @@ const TICK_NS: u64 = 4_000_000;
 
 /// The completions that a thread, or a softirq, handles before it leaves the rest to others.
 const SERVE_BUDGET: c_int = 256;
-/// The completions that a worker handles before others get the CPU, and the lock.
+/// The completions that a worker handles before others get the CPU, and the lock: the most in one hold
+/// of that.
 const WORK_BUDGET: c_int = 1024;
 
 /// The context of a queue, which the driver and the worker get.
@@ -465,7 +466,6 @@ impl Cq {
     /// the queue has entries: later ones are of other queue pairs.
     pub(super) fn empty(&self) {
         let context = &*self.context;
-        let _polling = context.polling.lock();
         let is_softirq = context.poll_context == PollContext::SoftIrq;
         if is_softirq {
             // SAFETY: The work is initialized, and the caller may sleep.
@@ -474,8 +474,10 @@ impl Cq {
         // SAFETY: By the type invariant of the context.
         let mut left = unsafe { bindings::rust_ulp_h_cq_entries(self.as_raw()) };
         while left > 0 {
+            let polling = context.polling.lock();
             // SAFETY: The lock keeps others from polling the queue, and no softirq does.
-            let done = unsafe { context.poll(left) };
+            let done = unsafe { context.poll(left.min(WORK_BUDGET)) };
+            drop(polling);
             if done <= 0 {
                 break;
             }

@@ -836,6 +836,38 @@ def test_reserve(r):
     r.equal("the device is asked for one entry more than the ring has", asked, [(n, [n + 1]) for n in (1, 16, 256)])
 
 
+def test_holds(r):
+    """Locks are held for a bounded number of requests: 64 that are posted, 1,024 that complete."""
+    a, b = pair(depth=200)
+    budgets, calls = [], []
+    probes = "p:ulp_post rust_ulp:rust_ulp_post_send\np:ulp_poll ib_core:ib_process_cq_direct budget=$arg2:s32\n"
+    tracing.write("kprobe_events", probes)
+    tracing.write("tracing_on", "1")
+    try:
+        tracing.write("trace", "")
+        tracing.write("events/kprobes/enable", "1")
+        for count in (64, 65, 200):
+            tracing.write("trace", "")
+            a.file.submit([a.write(b, 8)] * count)
+            calls.append(tracing.read("trace").count(" ulp_post:"))
+            a.cq.wait(count)
+        tracing.write("trace", "")
+        many = Cq(a.file, 4096)
+        queues = [Qp(a.file, a.pd, many, depth=128) for _ in range(16)]
+        for q in queues:
+            q.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=a.file.port)
+            a.file.submit([q.wr("RECV", a.buffer, 0, 8)] * 128)
+        for q in queues:
+            a.file.destroy(q.handle)
+        budgets = [int(n) for n in re.findall(r" ulp_poll: .* budget=(\d+)", tracing.read("trace"))]
+        tracing.write("events/kprobes/enable", "0")
+    finally:
+        tracing.write("kprobe_events", "\n")
+    r.equal("the driver gets 64, 65, 200 requests in 1, 2, 4 calls", calls, [1, 2, 4])
+    r.equal("with 2,048 completions a queue is polled for 1,024 at most", max(budgets), 1024)
+    r.equal("... and all of them come", [c.status for c in many.wait(2048)], [5] * 2048)
+
+
 def test_waiters(r):
     """Two wait for one queue: a completion wakes the one that came first and needs less."""
     a, b = pair()
