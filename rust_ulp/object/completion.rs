@@ -319,7 +319,7 @@ impl Completions {
     }
 
     /// Traces a completion.
-    fn note(cqe: &abi::Cqe) {
+    fn trace(cqe: &abi::Cqe) {
         trace::completion(
             cqe.qp_num,
             cqe.user_data,
@@ -327,6 +327,11 @@ impl Completions {
             cqe.status.into(),
             cqe.byte_len,
         );
+    }
+
+    /// Traces a completion, and prints a debug message.
+    fn note(cqe: &abi::Cqe) {
+        Self::trace(cqe);
         ulp_debug!(
             "qp {}: done user_data {:#x} opcode {} status {} bytes {}\n",
             cqe.qp_num,
@@ -433,7 +438,8 @@ impl WrHandler for Completions {
             },
             ..self.cqe(&request)
         };
-        Self::note(&cqe);
+        // Not printed: the queue's lock is held.
+        Self::trace(&cqe);
         self.counters.failed(request.kind(), cqe.status);
         if request.in_ring {
             self.ring(request.opcode).push_early(&cqe);

@@ -665,8 +665,8 @@ impl<H: WrHandler> Chain<H> {
         }
     }
 
-    /// Posts the requests. Calls `before` for each, in order, with the number of its queue pair,
-    /// before the device has it. Sleeps to drop what the slots kept before, not to post.
+    /// Posts the requests. Calls `before` for each, in order, with the number of its queue pair, before
+    /// the device has it or refuses it. Sleeps to drop what the slots kept before, not to post.
     ///
     /// Returns how many requests the devices took, and the error with which the next one was
     /// refused. That one and those after it are discarded. The error is [`enotconn`], with nothing
@@ -1014,6 +1014,14 @@ impl<R: WrContext> Staging<'_, R> {
             queue.release(&mut queue.lists.lock(), reserved);
             return (0, Ok(()));
         }
+        // Without the lock: what it prints may take long.
+        for request in self
+            .staged
+            .iter()
+            .filter_map(|staged| staged.request.as_ref())
+        {
+            before(target.number(), request);
+        }
         // Held over the driver's call, so that the posted slots are in the order of posting.
         let mut lists = queue.lists.lock();
         if lists.closed || !target.is_ready() {
@@ -1029,7 +1037,7 @@ impl<R: WrContext> Staging<'_, R> {
             self.set_inline();
         }
         let unsignaled = lists.unsignaled;
-        let (first, count) = self.fill_slots(run, &mut lists, before);
+        let (first, count) = self.fill_slots(run, &mut lists);
         queue.release(&mut lists, reserved.unwrap_or(0));
         // A driver that refuses all requests may leave this alone.
         let mut bad: *const c_void = first.cast_const().cast();
@@ -1081,10 +1089,9 @@ impl<R: WrContext> Staging<'_, R> {
         &mut self,
         run: &QueueRun<H>,
         lists: &mut Lists,
-        before: &mut impl FnMut(u32, &R),
     ) -> (*mut Wr, u32) {
         let target = run.target.as_ref();
-        let (queue, kind, number) = (target.queue(), target.kind(), target.number());
+        let (queue, kind) = (target.queue(), target.kind());
         let depth = queue.depth();
         let mut used: &mut [UsedMemory] = self.used;
         let sges = self.sges.as_mut_ptr();
@@ -1092,9 +1099,6 @@ impl<R: WrContext> Staging<'_, R> {
         let mut previous: *mut Wr = core::ptr::null_mut();
         let (mut at, mut count) = (run.first, 0u32);
         for (staged, place) in self.staged.iter_mut().zip(0..places) {
-            if let Some(request) = &staged.request {
-                before(number, request);
-            }
             let Some(posted) = staged.fill_slot(queue, lists, run.timed) else {
                 break;
             };
