@@ -37,6 +37,7 @@ use crate::{
         },
         table::{
             Charges,
+            ObjectCharges,
             Stored, //
         },
         Object,
@@ -95,6 +96,8 @@ pub(crate) struct UlpFile {
     #[pin]
     batches: Mutex<[Option<KBox<Batch>>; 4]>,
     quota: Arc<Quota>,
+    /// The number of destroyed objects that slots of queues still keep.
+    lingering: Arc<Atomic<u32>>,
     /// For its shared receive queues.
     silence: Arc<Silence>,
     /// The charges for this file, to the rdma cgroup and the user of the task that attached it. Lock
@@ -113,6 +116,7 @@ impl UlpFile {
         let quota = Quota::new(registry.parameters().max_entries, registry.users().clone())?;
         let mmap_offsets = MmapOffsets::new()?;
         let silence = Silence::new()?;
+        let lingering = Arc::new(Atomic::new(0), GFP_KERNEL_ACCOUNT)?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 id,
@@ -129,6 +133,7 @@ impl UlpFile {
                 events,
                 batches <- new_mutex!([const { None }; 4], "rust_ulp::UlpFile::batches"),
                 quota,
+                lingering,
                 silence,
                 attached <- new_mutex!(None, "rust_ulp::UlpFile::attached"),
             }),
@@ -241,8 +246,11 @@ impl UlpFile {
             let charge = Charge::new(device.device(), Resource::Object)?;
             verbs.push(charge, GFP_KERNEL_ACCOUNT)?;
         }
-        let charges = (verbs, self.registry.users().charge(1, bytes)?);
-        Ok(Arc::new(charges, GFP_KERNEL_ACCOUNT)?)
+        ObjectCharges::new(
+            verbs,
+            self.registry.users().charge(1, bytes)?,
+            &self.lingering,
+        )
     }
 
     /// Adds `object` to the table and returns its handle, which the caller commits or aborts.
@@ -279,20 +287,20 @@ impl UlpFile {
             // Revoke the key even if another command holds a reference.
             grant.end()?;
         }
-        let object = self.table.write().remove(handle)?;
-        self.drop_object(handle, object);
+        let (object, charges) = self.table.write().remove(handle)?;
+        self.drop_object(handle, object, charges);
         Ok(())
     }
 
     /// Destroys an object whose handle was not committed. Sleeps.
     pub(crate) fn alloc_abort(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result {
-        let object = self.table.write().alloc_abort(handle)?;
-        self.drop_object(handle, object);
+        let (object, charges) = self.table.write().alloc_abort(handle)?;
+        self.drop_object(handle, object, charges);
         Ok(())
     }
 
-    /// Drops an object that was removed from the table. Sleeps.
-    fn drop_object(&self, handle: u32, object: Object) {
+    /// Drops an object that was removed from the table with its `charges`. Sleeps.
+    fn drop_object(&self, handle: u32, object: Object, charges: Option<Charges>) {
         let kind = object.kind();
         trace::object_destroy(self.id, kind as u32, handle, object.number());
         // A thread that waits for the object holds a reference, and has no other reason to wake up.
@@ -301,8 +309,13 @@ impl UlpFile {
             // If its handle was not committed, nobody knows the key.
             let _ = grant.end();
         }
+        // A slot keeps regions and addresses with their charges, see `Object::hold`.
+        let can_linger = matches!(kind, Kind::Buffer | Kind::Ah);
+        if let Some(charges) = charges.filter(|_| can_linger) {
+            charges.note_destroyed();
+        }
         drop(object);
-        if matches!(kind, Kind::Buffer | Kind::Ah) {
+        if can_linger && self.lingering.load(Relaxed) > 0 {
             // If memory is short, the slots drop their references when they are used again.
             let _ = self.purge();
         }

@@ -20,7 +20,14 @@ use crate::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            AtomicFlag,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 
 /// An object of a table.
@@ -33,7 +40,48 @@ pub(crate) trait Stored {
 }
 
 /// The charges for an object: to the rdma cgroup, one for each verbs object, and to the user.
-pub(crate) type Charges = Arc<(KVVec<Charge>, UserCharge)>;
+pub(crate) struct ObjectCharges {
+    _verbs: KVVec<Charge>,
+    _user: UserCharge,
+    /// The number of objects of the file that were destroyed, and whose charges are held yet.
+    lingering: Arc<Atomic<u32>>,
+    /// Whether the object is one of them.
+    is_destroyed: AtomicFlag,
+}
+
+impl ObjectCharges {
+    /// Makes the charges of an object of the file that has the counter `lingering`.
+    pub(crate) fn new(
+        verbs: KVVec<Charge>,
+        user: UserCharge,
+        lingering: &Arc<Atomic<u32>>,
+    ) -> Result<Charges> {
+        let this = Self {
+            _verbs: verbs,
+            _user: user,
+            lingering: lingering.clone(),
+            is_destroyed: AtomicFlag::new(false),
+        };
+        Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Counts the object, whose handle is gone, until nothing holds the charges any more.
+    pub(crate) fn note_destroyed(&self) {
+        self.is_destroyed.store(true, Relaxed);
+        let _ = self.lingering.fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for ObjectCharges {
+    fn drop(&mut self) {
+        if self.is_destroyed.load(Relaxed) {
+            let _ = self.lingering.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// What holds the charges for an object.
+pub(crate) type Charges = Arc<ObjectCharges>;
 
 struct TableEntry<O> {
     generation: u16,
@@ -147,17 +195,18 @@ impl<O: Stored> Table<O> {
         }
     }
 
-    /// Removes the object that `handle` names. Returns [`EBUSY`] while other objects use it.
-    pub(crate) fn remove(&mut self, handle: u32) -> Result<O> {
+    /// Removes the object that `handle` names, and its charges. Returns [`EBUSY`] while other objects
+    /// use it.
+    pub(crate) fn remove(&mut self, handle: u32) -> Result<(O, Option<Charges>)> {
         self.remove_if(handle, true)
     }
 
     /// Removes an object whose handle was not committed.
-    pub(crate) fn alloc_abort(&mut self, handle: u32) -> Result<O> {
+    pub(crate) fn alloc_abort(&mut self, handle: u32) -> Result<(O, Option<Charges>)> {
         self.remove_if(handle, false)
     }
 
-    fn remove_if(&mut self, handle: u32, committed: bool) -> Result<O> {
+    fn remove_if(&mut self, handle: u32, committed: bool) -> Result<(O, Option<Charges>)> {
         let handle = Handle::from_raw(handle).ok_or(ENOENT)?;
         let entry = self.entry(handle)?;
         if entry.known.is_some() != committed {
@@ -173,10 +222,10 @@ impl<O: Stored> Table<O> {
         self.take(handle.index).ok_or(ENOENT)
     }
 
-    fn take(&mut self, index: u16) -> Option<O> {
+    fn take(&mut self, index: u16) -> Option<(O, Option<Charges>)> {
         let entry = self.entries.get_mut(usize::from(index))?;
         let object = entry.object.take()?;
-        entry.charges = None;
+        let charges = entry.charges.take();
         entry.generation = Handle::next_generation(entry.generation);
         entry.known = None;
         if self.free == 0 {
@@ -187,7 +236,7 @@ impl<O: Stored> Table<O> {
         self.last_free = index;
         self.free = self.free.saturating_add(1);
         self.used = self.used.saturating_sub(1);
-        Some(object)
+        Some((object, charges))
     }
 
     /// Removes the next object of that kind, committed or not, from the entry `from` on.
@@ -201,7 +250,8 @@ impl<O: Stored> Table<O> {
                     index,
                     generation: entry.generation,
                 };
-                return Some((handle.to_raw(), self.take(index)?));
+                let (object, _charges) = self.take(index)?;
+                return Some((handle.to_raw(), object));
             }
         }
         None
