@@ -464,8 +464,8 @@ impl Connection {
         }
     }
 
-    /// Reports the end of an attempt with the queue pair `number` to the tracepoint and the debug
-    /// messages.
+    /// Reports the end of an attempt with the queue pair `number`, or that ACCEPT began none, to the
+    /// tracepoint and the debug messages.
     fn trace_end(&self, number: u32, result: Result) {
         let handle = self.handle.load(Relaxed);
         trace::connect(handle, number, result.err().map_or(0, |err| err.to_errno()));
@@ -759,6 +759,19 @@ impl Connection {
     /// one, and [`econnreset`] when the peer has gone: then it has failed. After any other error
     /// before the answer is sent, the request still waits.
     pub(crate) fn accept(
+        &self,
+        claim: Claim,
+        param: &abi::ConnParam,
+        private_data: &[u8],
+        user_data: u64,
+    ) -> Result {
+        let number = claim.number();
+        self.answer(claim, param, private_data, user_data)
+            .inspect_err(|&err| self.trace_end(number, Err(err)))
+    }
+
+    /// Does what [`Self::accept`] does, but for the trace.
+    fn answer(
         &self,
         claim: Claim,
         param: &abi::ConnParam,

@@ -323,7 +323,10 @@ TRACE_EVENT(rust_ulp_request,
 		  __entry->peer_qp_num, __entry->waiting, __entry->error)
 );
 
-/* An attempt that was begun has ended. rust_ulp_cm_event tells when each step did. */
+/*
+ * An attempt that was begun has ended, or ACCEPT has failed. rust_ulp_cm_event tells when each step
+ * did.
+ */
 TRACE_EVENT(rust_ulp_connect,
 	TP_PROTO(u32 handle, u32 qp_num, int error),
 	TP_ARGS(handle, qp_num, error),

@@ -962,11 +962,11 @@ def test_gone(r):
     server, c = Server(), client()
     thread, request = asked(server, c, 1)
     r.equal("the requester gives up", thread.name(), "ETIME")
-    r.equal(
-        "ACCEPT of its request, which is gone then",
-        (error_of(accept, server.end, request), error_of(query, server.end.file, request)),
-        ("ECONNRESET", "ENOENT"),
-    )
+    with tracing.Trace() as trace:
+        got = error_of(accept, server.end, request), error_of(query, server.end.file, request)
+    r.equal("ACCEPT of its request, which is gone then", got, ("ECONNRESET", "ENOENT"))
+    told = [(e["handle"], e["qpn"], e["error"]) for e in trace.events("connect")]
+    r.equal("... the tracepoint tells why", told, [(request, server.end.qp.num, -errno.ECONNRESET)])
     r.equal("the queue pair is in RESET", qp_state(server.end), N["QPS_RESET"])
 
     for seconds in (1, 4, 16, 64):
