@@ -21,7 +21,8 @@ pub const DEVICE_PATH: &str = "/dev/rust_ulp";
 
 numbers! {
     u32: ABI_VERSION = 3;
-    u32: IOC_MAGIC = 0xBF, IOC_QUERY = io(0x00), IOC_DEVICE_LIST = io(0x01), IOC_ATTACH = io(0x02),
+    u32: IOC_MAGIC = 0xBF;
+    u32: IOC_QUERY = io(0x00), IOC_DEVICE_LIST = io(0x01), IOC_ATTACH = io(0x02),
         IOC_DEVICE_QUERY = io(0x03), IOC_PORT_QUERY = io(0x04), IOC_GID_QUERY = io(0x05),
         IOC_PKEY_QUERY = io(0x06), IOC_PD_CREATE = io(0x10), IOC_CQ_CREATE = io(0x11),
         IOC_QP_CREATE = io(0x12), IOC_QP_MODIFY = io(0x13), IOC_QP_QUERY = io(0x14),
@@ -35,6 +36,7 @@ numbers! {
         IOC_GRANT_QUERY = io(0x45);
     usize: NAME_MAX = 64;
     u64: TIMEOUT_INFINITE = 0xffffffffffffffff;
+    u32: CQE_SIZE_V1 = 64, EVENT_SIZE_V1 = 32, WR_SIZE_V1 = 72;
     u32: DEVICE_DEFAULT = 1 << 0, DEVICE_LOCAL_NET = 1 << 1;
     u64: CAP_FAST_REG = 1 << 0, CAP_SRQ = 1 << 1, CAP_VIRT_DMA = 1 << 2;
     u32: ATOMIC_NONE = 0, ATOMIC_HCA = 1, ATOMIC_GLOB = 2;
@@ -49,7 +51,6 @@ numbers! {
         WC_RECV = 128, WC_RECV_RDMA_WITH_IMM = 129;
     u16: WC_STATUS_TIMEOUT = 256, WC_STATUS_CANCELED = 257;
     u8: WC_GRH = 1 << 0, WC_WITH_IMM = 1 << 1, WC_WITH_INVALIDATE = 1 << 2;
-    u32: CQE_SIZE_V1 = 64;
     u32: QP_SIG_ALL = 1 << 0;
     u32: QP_STATE = 1 << 0, QP_CUR_STATE = 1 << 1, QP_EN_SQD_ASYNC_NOTIFY = 1 << 2,
         QP_ACCESS_FLAGS = 1 << 3, QP_PKEY_INDEX = 1 << 4, QP_PORT = 1 << 5, QP_QKEY = 1 << 6,
@@ -74,7 +75,6 @@ numbers! {
         EVENT_GRANT_ENDED = 259, EVENT_CONNECT_REQUEST = 272, EVENT_DISCONNECTED = 273,
         EVENT_TIMEWAIT_EXIT = 274, EVENT_ADDR_CHANGE = 275, EVENT_UNREACHABLE = 276,
         EVENT_ESTABLISHED = 277, EVENT_CONNECT_FAILED = 278;
-    u32: EVENT_SIZE_V1 = 32;
     usize: CM_REQ_PRIVATE_MAX = 56, CM_REP_PRIVATE_MAX = 196, CM_REJ_PRIVATE_MAX = 148,
         CM_PRIVATE_MAX = 224;
     u32: CONN_TRAFFIC_CLASS = 1 << 0, CONN_FLOW_CONTROL = 1 << 1;
@@ -85,7 +85,6 @@ numbers! {
         WR_SEND_WITH_INV = 9, WR_RECV = 128;
     u16: SEND_FENCE = 1 << 0, SEND_SIGNALED = 1 << 1, SEND_SOLICITED = 1 << 2, SEND_INLINE = 1 << 3,
         REQUEST_TIMEOUT = 1 << 4;
-    u32: WR_SIZE_V1 = 72;
     u32: CANCEL_ALL = 1 << 0;
     u32: URING_REQUEST = io(0x80);
     u32: URING_BATCH = io(0x81);
@@ -103,7 +102,7 @@ abi! {
         @24 max_batch: u32, @28 max_cq_entries: u32, @32 max_queue_depth: u32, @36 max_sge: u32,
         @40 max_inline: u32, @44 max_entries: u32, @48 event_size: u32, @52 cqe_size: u32
     }
-    /// Describes one device, in the array of DEVICE_LIST.
+    /// Describes one device.
     struct DeviceEntry = rust_ulp_device_entry, 88 bytes {
         @0 name: [u8; NAME_MAX], @64 node_guid: [u8; 8], @72 index: u32, @76 flags: u32,
         @80 phys_ports: u32, @84 pad: u32
@@ -113,7 +112,7 @@ abi! {
         @0 size: u32, @4 flags: u32, @8 entries: u64, @16 entry_size: u32, @20 capacity: u32,
         @24 count: u32, @28 pad: u32
     }
-    /// Binds this open file to one device, once.
+    /// Binds this open file to one device.
     struct Attach = rust_ulp_attach, 96 bytes, IOC_ATTACH "ATTACH", event_size = Event {
         @0 size: u32, @4 flags: u32, @8 name: [u8; NAME_MAX], @72 index: u32, @76 phys_ports: u32,
         @80 port: u32, @84 gid_index: u32, @88 event_size: u32, @92 pad: u32
@@ -139,7 +138,7 @@ abi! {
         @68 port_cap_flags: u32, @72 bad_pkey_cntr: u32, @76 qkey_viol_cntr: u32, @80 ifindex: u32,
         @84 pad: u32
     }
-    /// Describes one GID, in the array of GID_QUERY.
+    /// Describes one GID.
     struct GidEntry = rust_ulp_gid_entry, 48 bytes {
         @0 gid: [u8; 16], @16 index: u32, @20 ifindex: u32, @24 gid_type: u32, @28 flags: u32,
         @32 ifname: [u8; 16]
@@ -210,7 +209,7 @@ abi! {
         @36 max_inline: u32, @40 sends_in_flight: u32, @44 recvs_in_flight: u32, @48 attr: QpAttr,
         @176 user_data: u64
     }
-    /// Creates a buffer of pages that the kernel allocates.
+    /// Creates a buffer of zeroed pages that the kernel allocates.
     struct BufferCreate = rust_ulp_buffer_create, 56 bytes, IOC_BUFFER_CREATE "BUFFER_CREATE" {
         @0 size: u32, @4 flags: u32, @8 pd: u32, @12 node: i32, @16 length: u64, @24 page_size: u32,
         @28 handle: u32, @32 mmap_offset: u64, @40 key_bytes: u64, @48 keys: u32, @52 pad: u32
@@ -231,7 +230,7 @@ abi! {
         @24 charged: u64, @32 mmap_offset: u64, @40 key_bytes: u64, @48 keys: u32,
         @52 page_size: u32, @56 node: i32, @60 grants: u32, @64 buffer_flags: u32, @68 pad: u32
     }
-    /// Gives the peer access to a range of a buffer.
+    /// Gives peers access to a range of a buffer.
     struct GrantCreate = rust_ulp_grant_create, 64 bytes, IOC_GRANT_CREATE "GRANT_CREATE" {
         @0 size: u32, @4 flags: u32, @8 buffer: u32, @12 access: u32, @16 offset: u64,
         @24 length: u64, @32 addr: u64, @40 rkey: u32, @44 handle: u32, @48 qp: u32, @52 pad: u32,
@@ -252,7 +251,7 @@ abi! {
         @0 size: u32, @4 flags: u32, @8 pd: u32, @12 cq: u32, @16 max_wr: u32, @20 max_sge: u32,
         @24 limit: u32, @28 handle: u32
     }
-    /// Arms the limit of a shared receive queue.
+    /// Arms the limit.
     struct SrqModify = rust_ulp_srq_modify, 16 bytes, IOC_SRQ_MODIFY "SRQ_MODIFY" {
         @0 size: u32, @4 flags: u32, @8 srq: u32, @12 limit: u32
     }
@@ -261,11 +260,11 @@ abi! {
         @0 size: u32, @4 flags: u32, @8 srq: u32, @12 max_wr: u32, @16 max_sge: u32, @20 limit: u32,
         @24 recvs_in_flight: u32, @28 orphans: u32
     }
-    /// Destroys an object.
+    /// Destroys an object of any type.
     struct Destroy = rust_ulp_destroy, 16 bytes, IOC_DESTROY "DESTROY" {
         @0 size: u32, @4 flags: u32, @8 handle: u32, @12 pad: u32
     }
-    /// Describes one event, in the records that read() returns.
+    /// Describes one event.
     struct Event = rust_ulp_event, 32 bytes {
         @0 event: u32, @4 handle: u32, @8 port: u32, @12 info: u32, @16 time_ns: u64,
         @24 user_data: u64
@@ -291,7 +290,7 @@ abi! {
         @24 peer: Addr, @48 local: Addr, @72 param: ConnParam, @104 peer_qp_num: u32,
         @108 private_len: u32, @112 private_data: [u8; CM_PRIVATE_MAX]
     }
-    /// Accepts a request.
+    /// Begins to accept a request.
     struct Accept = rust_ulp_accept, 288 bytes, IOC_ACCEPT "ACCEPT" {
         @0 size: u32, @4 flags: u32, @8 request: u32, @12 qp: u32, @16 param: ConnParam,
         @48 pad: u32, @52 private_len: u32, @56 private_data: [u8; CM_PRIVATE_MAX],
@@ -302,7 +301,7 @@ abi! {
         @0 size: u32, @4 flags: u32, @8 request: u32, @12 private_len: u32,
         @16 private_data: [u8; CM_PRIVATE_MAX]
     }
-    /// Connects a queue pair to a listener.
+    /// Begins to connect a queue pair to a listener.
     struct Connect = rust_ulp_connect, 336 bytes, IOC_CONNECT "CONNECT" {
         @0 size: u32, @4 flags: u32, @8 qp: u32, @12 handle: u32, @16 dst: Addr, @40 src: Addr,
         @64 param: ConnParam, @96 pad: u32, @100 private_len: u32,
@@ -318,13 +317,13 @@ abi! {
     struct Disconnect = rust_ulp_disconnect, 16 bytes, IOC_DISCONNECT "DISCONNECT" {
         @0 size: u32, @4 flags: u32, @8 conn: u32, @12 pad: u32
     }
-    /// Describes a connection, a request or a listener.
+    /// Describes a connection.
     struct ConnQuery = rust_ulp_conn_query, 128 bytes, IOC_CONN_QUERY "CONN_QUERY" {
         @0 size: u32, @4 flags: u32, @8 conn: u32, @12 state: u32, @16 local: Addr, @40 peer: Addr,
         @64 param: ConnParam, @96 qp: u32, @100 peer_qp_num: u32, @104 waiting: u32,
         @108 backlog: u32, @112 rejected: u32, @116 pad: u32, @120 user_data: u64
     }
-    /// Describes one element, a range of local memory.
+    /// Describes one element.
     struct Sge = rust_ulp_sge, 16 bytes {
         @0 buffer: u32, @4 length: u32, @8 offset: u64
     }
@@ -342,21 +341,21 @@ abi! {
         @16 remote_addr: u64, @24 rkey: u32, @28 imm_data: u32, @32 sge: Sge, @48 args: WrArgs,
         @64 timeout_ns: u64
     }
-    /// Posts requests and waits for completions.
+    /// Posts requests.
     struct Submit = rust_ulp_submit, 56 bytes, IOC_SUBMIT "SUBMIT", wr_size = Wr {
         @0 size: u32, @4 flags: u32, @8 wrs: u64, @16 nr_wrs: u32, @20 wr_size: u32, @24 cq: u32,
         @28 min_complete: u32, @32 timeout_ns: u64, @40 posted: u32, @44 stop_error: i32,
         @48 completed: u32, @52 wait_error: i32
     }
-    /// Completes requests in flight as canceled.
+    /// Completes requests in flight with RUST_ULP_WC_STATUS_CANCELED.
     struct Cancel = rust_ulp_cancel, 24 bytes, IOC_CANCEL "CANCEL" {
         @0 size: u32, @4 flags: u32, @8 queue: u32, @12 canceled: u32, @16 user_data: u64
     }
-    /// Signals an eventfd for each completion.
+    /// Signals an eventfd for each completion in the ring of @cq.
     struct CqEventfd = rust_ulp_cq_eventfd, 16 bytes, IOC_CQ_EVENTFD "CQ_EVENTFD" {
         @0 size: u32, @4 flags: u32, @8 cq: u32, @12 fd: i32
     }
-    /// Is the command of RUST_ULP_URING_BATCH.
+    /// Posts as SUBMIT does.
     struct UringBatch = rust_ulp_uring_batch, 16 bytes {
         @0 wrs: u64, @8 nr_wrs: u16, @10 wr_size: u16, @12 flags: u32
     }
