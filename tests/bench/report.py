@@ -18,6 +18,7 @@ the cost of a write against the number of queue pairs.
 import json
 import os
 import sys
+import textwrap
 
 # Words, unit, and whether more is better.
 UNITS = {
@@ -215,7 +216,7 @@ def summary(results):
     """The README's tables."""
     commits = sorted({results[mode]["commit"] for mode in ("hca", "icount", "smp", "memory") if mode in results})
     lines = [
-        f"Measured at commit {', '.join(commits)}. {RULE}",
+        textwrap.fill(f"Measured at commit {', '.join(commits)}. {RULE}", 100),
         "",
         "| instructions, on the lab's adapter | rust_ulp | the floor | over it |",
         "|---|---|---|---|",
@@ -272,7 +273,7 @@ def figures(readme, document, picture, report):
     first, lines = summary(results), chart(results)
     rest = "\n".join(full(mode, results[mode]) for mode in ("smp", "icount", "hca") if mode in results)
     between_marks(readme, first)
-    between_marks(document, f"{RULE}\n\n{rest}")
+    between_marks(document, f"{textwrap.fill(RULE, 100)}\n\n{rest}")
     with open(picture, "w") as f:
         f.write(lines)
 
