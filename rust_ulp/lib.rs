@@ -118,7 +118,7 @@
 //! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | destroys the objects; drains |
 //! | `Client::add`, `remove` | process | `remove` is bounded: it waits only for guards, whose holders it wakes |
 //! | connection manager handlers | process (the manager's workqueues), handler mutex held | may sleep. The manager runs one handler per CPU, for all users: they wait for other threads only as long as a driver's `ib_modify_qp()` takes, under `Connection::progress` or `rdma::Qp::modifying`. Do not enter the gate; drop no identifier |
-//! | deadlines (`rdma::Queue::timer`) | softirq | take `rdma::Queue::lists`, call its `WrHandler` |
+//! | deadlines (`rdma::Queue::timer`) | process (a worker) | take `rdma::Queue::lists`, call its `WrHandler` |
 //! | grant revocation work | process (the module's workqueue) | enters the gate; returns early on device removal |
 //! | connection work | process (the module's workqueue) | does not enter the gate: `Connection::end`, which device removal calls, waits for it. Takes the steps of an attempt, and gives the identifier of one that failed back |
 //! | completion handlers | process (a worker, or a thread that waits) or softirq, as CQ_CREATE chose | must not sleep |

@@ -9,6 +9,7 @@
 #include <linux/sched/signal.h>
 #include <linux/time_namespace.h>
 #include <linux/user_namespace.h>
+#include <linux/workqueue.h>
 
 #include "helpers.h"
 
@@ -45,6 +46,17 @@ s64 rust_ulp_h_timens_offset(void)
 	if (current->nsproxy)
 		timens_add_monotonic(&offset);
 	return timespec64_to_ns(&offset);
+}
+
+/* The work of a timer: it may take long, so it is bound to no CPU. */
+void rust_ulp_h_init_timer_work(struct work_struct *work, work_func_t func)
+{
+	INIT_WORK(work, func);
+}
+
+void rust_ulp_h_queue_timer_work(struct work_struct *work)
+{
+	queue_work(system_dfl_wq, work);
 }
 
 void rust_ulp_h_put_net(struct net *net)

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A timer that fires in a softirq.
+//! Timers that fire in a softirq, or have a worker call a function.
 //!
 //! The kernel crate's `HrTimer` is started through the pointer that owns its container. This one is
 //! started through a reference, which may be under a lock.
 //!
-//! C header: [`include/linux/hrtimer.h`](srctree/include/linux/hrtimer.h)
+//! C headers: [`include/linux/hrtimer.h`](srctree/include/linux/hrtimer.h),
+//! [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
+use crate::bindings::{
+    rust_ulp_h_init_timer_work,
+    rust_ulp_h_queue_timer_work, //
+};
 use kernel::{
     bindings,
     ffi::c_void,
@@ -101,6 +106,101 @@ impl Timer {
 
 #[pinned_drop]
 impl PinnedDrop for Timer {
+    fn drop(self: Pin<&mut Self>) {
+        self.cancel();
+    }
+}
+
+/// A timer that has a worker call a function, in process context.
+///
+/// ```
+/// fn in_a_second(timer: &WorkTimer) {
+///     timer.start(now_ns().saturating_add(1_000_000_000));
+/// }
+/// ```
+///
+/// # Invariants
+///
+/// - `timer` calls [`Self::fire`] with `work`.
+/// - `work` is initialized, and calls [`Self::run`]. `expired` may be called with `context` then.
+#[pin_data(PinnedDrop)]
+pub(crate) struct WorkTimer {
+    #[pin]
+    timer: Timer,
+    #[pin]
+    work: Opaque<bindings::work_struct>,
+    expired: unsafe extern "C" fn(*const c_void),
+    context: *const c_void,
+}
+
+// SAFETY: A timer is `Send` and `Sync`, and the functions of workqueues change `work` atomically.
+unsafe impl Send for WorkTimer {}
+// SAFETY: As above.
+unsafe impl Sync for WorkTimer {}
+
+impl WorkTimer {
+    /// Creates a timer that has a worker call `expired` with `context`.
+    ///
+    /// # Safety
+    ///
+    /// `expired` may be called with `context` from the first [`Self::start`] on, until the timer is
+    /// dropped, or until [`Self::cancel`] returns.
+    pub(crate) unsafe fn new(
+        expired: unsafe extern "C" fn(*const c_void),
+        context: *const c_void,
+    ) -> impl PinInit<Self> {
+        // INVARIANT: By the requirement.
+        pin_init!(&this in Self {
+            work <- Opaque::ffi_init(|work| {
+                // SAFETY: `work` is memory for a work item, which does not move.
+                unsafe { rust_ulp_h_init_timer_work(work, Some(Self::run)) }
+            }),
+            // SAFETY: `fire` takes a pointer to `work`, and a timer goes before that: `cancel`.
+            timer <- unsafe { Timer::new(Self::fire, (&raw const (*this.as_ptr()).work).cast()) },
+            expired,
+            context,
+        })
+    }
+
+    /// Called in a softirq. Work that is queued already is not queued twice.
+    ///
+    /// # Safety
+    ///
+    /// `work` is a field of a timer.
+    unsafe extern "C" fn fire(work: *const c_void) {
+        // SAFETY: By the requirement. The timer waits for its work before it is dropped.
+        unsafe { rust_ulp_h_queue_timer_work(work.cast_mut().cast()) };
+    }
+
+    /// Called by a worker.
+    ///
+    /// # Safety
+    ///
+    /// `work` is a field of a timer.
+    unsafe extern "C" fn run(work: *mut bindings::work_struct) {
+        // SAFETY: By the requirement. A timer that is dropped waits for this function.
+        let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), Self, work) };
+        // SAFETY: By the type invariant.
+        unsafe { (this.expired)(this.context) };
+    }
+
+    /// Sets the time to `at_ns`, in the time of [`now_ns`]. Any context.
+    pub(crate) fn start(&self, at_ns: u64) {
+        self.timer.start(at_ns);
+    }
+
+    /// Stops the timer for good, and waits until its function has returned. Sleeps; the caller holds
+    /// no lock that the function takes.
+    pub(crate) fn cancel(&self) {
+        // SAFETY: By the type invariant the work is initialized. From here on it is not queued,
+        // whatever the timer does, and its function does not start the timer.
+        unsafe { bindings::disable_work_sync(self.work.get()) };
+        self.timer.cancel();
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for WorkTimer {
     fn drop(self: Pin<&mut Self>) {
         self.cancel();
     }

@@ -477,7 +477,7 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
-    /// Cancels sends whose deadline has passed. Called in a softirq.
+    /// Cancels sends whose deadline has passed. Called by a worker.
     ///
     /// # Safety
     ///
@@ -487,7 +487,7 @@ impl<H: WrHandler> Qp<H> {
         unsafe { &*this.cast::<Self>() }.expired(QueueKind::Send);
     }
 
-    /// Cancels receives whose deadline has passed. Called in a softirq.
+    /// Cancels receives whose deadline has passed. Called by a worker.
     ///
     /// # Safety
     ///

@@ -23,14 +23,11 @@ use crate::{
         },
         timer::{
             now_ns,
-            Timer, //
+            WorkTimer, //
         }, //
     },
     logic::{
-        deadlines::{
-            Deadline,
-            Deadlines, //
-        },
+        deadlines::Deadlines,
         numbered,
         order::{
             Link,
@@ -40,7 +37,10 @@ use crate::{
     }, //
 };
 use core::{
-    cell::UnsafeCell,
+    cell::{
+        Cell,
+        UnsafeCell, //
+    },
     mem::MaybeUninit, //
 };
 use kernel::{
@@ -153,12 +153,12 @@ pub(super) struct Lists {
     pub(super) used: bool,
     /// The deadlines of the posted slots that were not canceled. Has no memory before
     /// [`Queue::reserve_deadlines`].
-    deadlines: Deadlines<KVVec<Deadline>, KVVec<u32>>,
-    /// When the timer fires, [`u64::MAX`] when it does not run. No deadline is earlier, except those
-    /// that wait for `pause`.
+    deadlines: Deadlines<KVVec<u64>>,
+    /// When the timer fires, [`u64::MAX`] when it does not run. Once [`Queue::start_timer`] was
+    /// called, no deadline is earlier, except those that [`Queue::expire`] is looking for.
     due: u64,
-    /// The timer does not fire before this time.
-    pause: u64,
+    /// The first of the deadlines that were set since [`Queue::start_timer`] was called.
+    first_new: u64,
 }
 
 impl Lists {
@@ -236,7 +236,7 @@ pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings:
 pub(super) struct Calls {
     /// Called for each completion.
     pub(super) done: Done,
-    /// Called when a deadline has passed; calls [`Queue::expire`].
+    /// Called by a worker when a deadline has passed; calls [`Queue::expire`].
     pub(super) expired: unsafe extern "C" fn(*const c_void),
 }
 
@@ -263,7 +263,7 @@ const LOCKED_SLOTS: u32 = 64;
 pub(super) struct Queue<R: WrContext> {
     /// Fires at the first deadline, or earlier.
     #[pin]
-    timer: Timer,
+    timer: WorkTimer,
     /// Lock order: after all mutexes, before the locks of drivers. Held over the driver's `post_send`
     /// and over [`WrHandler::cancel`](super::request::WrHandler::cancel).
     #[pin]
@@ -316,12 +316,12 @@ impl<R: WrContext> Queue<R> {
             unsignaled: Unsignaled::default(),
             closed: false,
             used: false,
-            deadlines: Deadlines::new(KVVec::new(), KVVec::new()),
+            deadlines: Deadlines::new(KVVec::new()),
             due: u64::MAX,
-            pause: 0,
+            first_new: u64::MAX,
         };
         // SAFETY: By the requirement; the timer starts only when something is posted.
-        let timer = unsafe { Timer::new(calls.expired, owner) };
+        let timer = unsafe { WorkTimer::new(calls.expired, owner) };
         Ok(pin_init!(Self {
             timer <- timer,
             lists <- new_spinlock_bh!(lists, "rdma::Queue::lists"),
@@ -435,23 +435,14 @@ impl<R: WrContext> Queue<R> {
         core::mem::swap(&mut content.ah, ah);
         let is_keeping = content.held > 0;
         if deadline != 0 {
-            Self::insert_deadline(lists, index, deadline);
+            lists.deadlines.set(index, deadline);
+            lists.first_new = lists.first_new.min(deadline);
         }
         Some(PostedWr {
             index,
             cqe: self.cqe(index),
             is_keeping,
         })
-    }
-
-    /// Has the newest request, in slot `index`, canceled at `at_ns`.
-    #[cold]
-    fn insert_deadline(lists: &mut Lists, index: u32, at_ns: u64) {
-        lists.deadlines.insert(Deadline {
-            at_ns,
-            number: lists.number,
-            slot: index,
-        });
     }
 
     /// Makes slot `index` keep the memory of `new`, and exchanges it for what the slot has kept
@@ -677,10 +668,8 @@ impl<R: WrContext> Queue<R> {
         if !self.lists.lock().deadlines.is_unallocated() {
             return Ok(());
         }
-        let mut deadlines = Deadlines::new(
-            KVVec::from_elem(Deadline::default(), self.slots.len(), GFP_KERNEL_ACCOUNT)?,
-            KVVec::from_elem(0, self.slots.len(), GFP_KERNEL_ACCOUNT)?,
-        );
+        let times = KVVec::from_elem(0, self.slots.len(), GFP_KERNEL_ACCOUNT)?;
+        let mut deadlines = Deadlines::new(times);
         let mut lists = self.lists.lock();
         // Unless another thread was faster.
         if lists.deadlines.is_unallocated() {
@@ -692,18 +681,16 @@ impl<R: WrContext> Queue<R> {
         Ok(())
     }
 
-    /// Starts the timer if the first deadline is earlier than the timer.
+    /// Has the timer fire in time for the deadlines that were set since the last call.
     pub(super) fn start_timer(&self, lists: &mut Lists) {
-        match lists.deadlines.first() {
-            Some(first) if first.at_ns.max(lists.pause) < lists.due => {
-                lists.due = first.at_ns.max(lists.pause);
-                self.timer.start(lists.due);
-            }
-            _ => (),
+        let first = core::mem::replace(&mut lists.first_new, u64::MAX);
+        if first < lists.due {
+            lists.due = first;
+            self.timer.start(first);
         }
     }
 
-    /// Stops the timer. Process context; nothing is posted.
+    /// Stops the timer for good. Sleeps; nothing is posted, and nothing will be.
     pub(super) fn stop(&self) {
         self.timer.cancel();
     }
@@ -732,7 +719,16 @@ impl<R: WrContext> Queue<R> {
     /// Calls `tell` for each request, the oldest first, under the queue's lock. The slots stay
     /// posted until the device is done with them. The lock is released after [`LOCKED_SLOTS`].
     /// Requests that are posted meanwhile are left out.
-    pub(super) fn cancel(&self, which: impl Fn(&R) -> bool, mut tell: impl FnMut(R)) -> u32 {
+    pub(super) fn cancel(&self, which: impl Fn(&R) -> bool, tell: impl FnMut(R)) -> u32 {
+        self.cancel_each(|_, _, request| which(request), tell)
+    }
+
+    /// Does what [`Self::cancel`] does; `which` gets the slot of each request, too.
+    fn cancel_each(
+        &self,
+        which: impl Fn(&Lists, u32, &R) -> bool,
+        mut tell: impl FnMut(R),
+    ) -> u32 {
         let (mut count, mut newest, mut next) = (0u32, None, None);
         loop {
             let mut lists = self.lists.lock();
@@ -778,28 +774,32 @@ impl<R: WrContext> Queue<R> {
         which: impl Fn(&R) -> bool,
         tell: impl FnOnce(R),
     ) -> bool {
+        let which = |_: &Lists, _, request: &R| which(request);
         self.cancel_posted(&mut self.lists.lock(), index, which, tell)
     }
 
-    /// Cancels requests whose deadline has passed, the earliest first, at most [`LOCKED_SLOTS`].
-    /// Softirq. Otherwise as [`Self::cancel`].
-    ///
-    /// What is left waits until the next multiple of [`DEADLINE_STEP`]: a timer that is started for
-    /// a time that has passed fires again in the same softirq, `__hrtimer_run_queues()`,
-    /// kernel/time/hrtimer.c:2077.
-    pub(super) fn expire(&self, mut tell: impl FnMut(R)) {
-        let mut lists = self.lists.lock();
+    /// Cancels the requests whose deadline has passed, and has the timer fire at the next one.
+    /// Otherwise as [`Self::cancel`].
+    pub(super) fn expire(&self, tell: impl FnMut(R)) {
         let now = now_ns();
-        for _ in 0..LOCKED_SLOTS {
-            let Some(first) = lists.deadlines.first().filter(|first| first.at_ns <= now) else {
-                break;
-            };
-            lists.deadlines.remove(first.slot);
-            self.cancel_posted(&mut lists, first.slot, |_| true, &mut tell);
+        // A request that is posted from here on starts the timer itself.
+        self.lists.lock().due = u64::MAX;
+        let next = Cell::new(u64::MAX);
+        let is_over = |lists: &Lists, index, _: &R| match lists.deadlines.get(index) {
+            0 => false,
+            at_ns if at_ns <= now => true,
+            at_ns => {
+                next.set(next.get().min(at_ns));
+                false
+            }
+        };
+        self.cancel_each(is_over, tell);
+        let mut lists = self.lists.lock();
+        // The timer does not start again once the queue is empty, see `stop`.
+        if !lists.deadlines.is_empty() {
+            lists.first_new = lists.first_new.min(next.get());
+            self.start_timer(&mut lists);
         }
-        lists.due = u64::MAX;
-        lists.pause = step_from(now_ns().saturating_add(1));
-        self.start_timer(&mut lists);
     }
 
     /// Cancels the request in slot `index`, if it is posted, `which` selects it and it was not
@@ -808,7 +808,7 @@ impl<R: WrContext> Queue<R> {
         &self,
         lists: &mut Lists,
         index: u32,
-        which: impl FnOnce(&R) -> bool,
+        which: impl FnOnce(&Lists, u32, &R) -> bool,
         tell: impl FnOnce(R),
     ) -> bool {
         // SAFETY: The lock is held, and there is no other reference.
@@ -816,7 +816,7 @@ impl<R: WrContext> Queue<R> {
             Some(content) if content.number > lists.done && !content.canceled => {
                 // SAFETY: By the type invariant of the slot, which is posted.
                 let request = unsafe { content.request.assume_init_mut() };
-                if !which(request) {
+                if !which(lists, index, request) {
                     return false;
                 }
                 content.canceled = true;

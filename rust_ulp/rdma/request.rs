@@ -182,8 +182,8 @@ pub(crate) trait WrHandler: Send + Sync + 'static {
     /// Unsignaled send requests succeeded. Context as for `complete`.
     fn complete_unsignaled(&self, done: <Self::Request as WrContext>::Unsignaled);
 
-    /// A request was canceled; the device still has it. Softirq or process context with the queue's
-    /// lock held: must not sleep, and must not call the queue.
+    /// A request was canceled; the device still has it. Process context with the queue's lock held:
+    /// must not sleep, and must not call the queue.
     fn cancel(&self, request: Self::Request, why: CancelReason);
 
     /// The device is done with a request that was canceled. Context and owner as for `complete`.

@@ -554,7 +554,7 @@ impl<H: WrHandler> Srq<H> {
         }
     }
 
-    /// Cancels requests whose deadline has passed. Called in a softirq.
+    /// Cancels requests whose deadline has passed. Called by a worker.
     ///
     /// # Safety
     ///
