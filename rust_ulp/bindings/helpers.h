@@ -160,9 +160,13 @@ void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra,
 			   unsigned int issue_flags, bool big);
 
 /* Defined in C for the function tracers, see ext/entry.c. */
+struct rust_ulp_cqe_owner {
+	void (*done)(struct ib_cq *cq, struct ib_wc *wc);
+};
+
 struct rust_ulp_cqe_hook {
 	struct ib_cqe cqe;
-	void (*done)(struct ib_cq *cq, struct ib_wc *wc);
+	const struct rust_ulp_cqe_owner *owner;
 };
 
 void rust_ulp_completion(struct ib_cq *cq, struct ib_wc *wc);

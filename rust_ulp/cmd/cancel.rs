@@ -9,6 +9,7 @@ use crate::{
         completion::Request,
         Object, //
     },
+    rdma::request::SlotRef,
     trace::{
         self,
         ulp_debug, //
@@ -55,7 +56,7 @@ pub(crate) fn cancel_matching(
 ) -> Result<u32> {
     let _device = file.enter()?;
     let all = flags == abi::CANCEL_ALL;
-    let which = |request: &Request| all || request.user_data == user_data;
+    let which = |slot: SlotRef<'_, Request>| all || slot.kept.user_data() == user_data;
     let object = file.table().read().get(handle)?.clone();
     let canceled = match &object {
         Object::Qp(qp) => qp.qp().cancel(which),

@@ -36,6 +36,7 @@ use crate::{
         Object,
         ObjectTable, //
     },
+    rdma::request::SlotRef,
     trace::{
         self,
         ulp_debug, //
@@ -231,6 +232,8 @@ fn cancel_single(table: &ObjectTable, command: &Canceling<'_>) -> bool {
 }
 
 /// Returns a test for the requests of the commands that `which` names.
-fn of_command(which: impl Fn(&CmdRef) -> bool + Copy) -> impl Fn(&Request) -> bool + Copy {
-    move |request| request.cmd_ref.as_ref().is_some_and(which)
+fn of_command(
+    which: impl Fn(&CmdRef) -> bool + Copy,
+) -> impl Fn(SlotRef<'_, Request>) -> bool + Copy {
+    move |slot| slot.reference.is_some_and(which)
 }

@@ -27,9 +27,9 @@ impl<A: DerefMut<Target = [u64]>> Deadlines<A> {
         Self { times, count: 0 }
     }
 
-    /// Returns whether there are no entries.
-    pub fn is_unallocated(&self) -> bool {
-        self.times.is_empty()
+    /// Returns the array. The caller may replace it, while it has no entries, by one that has zeroes.
+    pub fn times_mut(&mut self) -> &mut A {
+        &mut self.times
     }
 
     /// Returns whether no slot has a deadline.

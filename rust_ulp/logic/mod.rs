@@ -11,6 +11,7 @@ pub(crate) mod deadlines;
 pub(crate) mod events;
 pub(crate) mod handle;
 pub(crate) mod latency;
+pub(crate) mod mark;
 pub(crate) mod order;
 pub(crate) mod poller;
 pub(crate) mod remote;

@@ -4,7 +4,8 @@
 //! ones in the order of their next use.
 //!
 //! The slots form a circle. A queue that completes in order only moves the two ends of the posted
-//! part: slots are used in turn, and no operation depends on how many slots it concerns.
+//! part: slots are used in turn, and no operation depends on how many slots it concerns. Where slots
+//! complete in any order, each one has links to its neighbors.
 
 use core::ops::DerefMut;
 
@@ -20,13 +21,16 @@ pub struct Link {
 ///
 /// # Invariants
 ///
-/// - Following `next` of `links` from any slot visits each slot once, and `prev` is the way back.
+/// - `links` has no entries, and the slot after each is the one with the next number, or it has an
+///   entry for each slot.
+/// - Following `next` from any slot visits each slot once, and `prev` is the way back.
 /// - The `posted` slots from `first` on are posted. `free` is the one after them.
 /// - The `used` slots from `first_used` on are free, and the last of them is before `first`.
 #[derive(Debug)]
 #[allow(unreachable_pub)]
 pub struct Order<L> {
     links: L,
+    depth: u32,
     first: u32,
     free: u32,
     posted: u32,
@@ -36,9 +40,10 @@ pub struct Order<L> {
 
 #[allow(unreachable_pub)]
 impl<L: DerefMut<Target = [Link]>> Order<L> {
-    /// Returns the order of free slots, one for each entry of `links`.
-    pub fn new(mut links: L) -> Self {
-        let last = (links.len() as u32).wrapping_sub(1);
+    /// Returns the order of `depth` free slots. With an entry of `links` for each,
+    /// [`Self::remove`] frees any of them; with none, only the oldest one.
+    pub fn new(depth: u32, mut links: L) -> Self {
+        let last = depth.wrapping_sub(1);
         for (index, link) in super::numbered(links.iter_mut()) {
             *link = Link {
                 next: if index == last {
@@ -56,6 +61,7 @@ impl<L: DerefMut<Target = [Link]>> Order<L> {
         // INVARIANT: The circle was just made, and no slot is posted.
         Self {
             links,
+            depth,
             first: 0,
             free: 0,
             posted: 0,
@@ -66,7 +72,7 @@ impl<L: DerefMut<Target = [Link]>> Order<L> {
 
     /// Returns the number of slots.
     pub fn depth(&self) -> u32 {
-        self.links.len() as u32
+        self.depth
     }
 
     /// Returns the number of posted slots.
@@ -84,14 +90,35 @@ impl<L: DerefMut<Target = [Link]>> Order<L> {
         (self.posted > 0).then(|| self.prev(self.free))
     }
 
-    /// Returns the slot after `slot`, or `slot` when it does not exist.
+    /// Returns the slot after `slot`, which exists.
+    #[inline(always)]
     pub fn next(&self, slot: u32) -> u32 {
-        self.links.get(slot as usize).map_or(slot, |link| link.next)
+        match self.links.get(slot as usize) {
+            Some(link) => link.next,
+            None => match slot.wrapping_add(1) {
+                next if next < self.depth => next,
+                _ => 0,
+            },
+        }
     }
 
-    /// Returns the slot before `slot`, or `slot` when it does not exist.
+    /// Returns the slot before `slot`, which exists.
+    #[inline(always)]
     pub fn prev(&self, slot: u32) -> u32 {
-        self.links.get(slot as usize).map_or(slot, |link| link.prev)
+        match self.links.get(slot as usize) {
+            Some(link) => link.prev,
+            None if slot == 0 => self.depth.wrapping_sub(1),
+            None => slot.wrapping_sub(1),
+        }
+    }
+
+    /// Returns the number of posted slots that are older than `slot`, if that is posted. Without
+    /// links only.
+    #[inline(always)]
+    pub fn place(&self, slot: u32) -> Option<u32> {
+        let around = if slot < self.first { self.depth } else { 0 };
+        let place = slot.wrapping_add(around).wrapping_sub(self.first);
+        (slot < self.depth && place < self.posted).then_some(place)
     }
 
     /// Makes the next free slot the newest posted one, and returns it.
@@ -144,12 +171,16 @@ impl<L: DerefMut<Target = [Link]>> Order<L> {
     }
 
     /// Frees the posted slot `slot`, wherever it stands. It is used after the other free ones.
+    /// Without links, frees the oldest slot only.
     pub fn remove(&mut self, slot: u32) {
         if self.posted == 0 {
             return;
         }
         if slot == self.first {
             return self.free_oldest(slot, 1);
+        }
+        if self.links.is_empty() {
+            return;
         }
         let (before, after) = (self.prev(slot), self.next(slot));
         self.link(before, after);

@@ -17,6 +17,7 @@ use crate::{
     logic::cq_ring::CqRing,
     rdma::{
         event::Event,
+        qp::slot_bytes,
         qp_attr::QpType,
         request::{
             CancelReason,
@@ -36,13 +37,19 @@ use crate::{
         decode::TimeLimit, //
     }, //
 };
-use core::num::NonZeroU16;
-use kernel::sync::{
-    atomic::{
-        Atomic,
-        Relaxed, //
-    },
-    Arc, //
+use core::num::{
+    NonZeroU16,
+    NonZeroU8, //
+};
+use kernel::{
+    static_assert,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 
 const _: () = {
@@ -71,6 +78,30 @@ pub(crate) struct Request {
     pub(crate) start_ns: u64,
 }
 
+/// The flags of [`Kept`], beside one that is always set.
+const IN_RING: u8 = 1 << 1;
+const SIGNALED: u8 = 1 << 2;
+
+/// The part of a [`Request`] that its slot keeps.
+// The queue needs the two bytes up to the next multiple of 8.
+#[derive(Clone, Copy)]
+#[repr(C, packed(2))]
+pub(crate) struct Kept {
+    user_data: u64,
+    length: u32,
+    opcode: u8,
+    flags: NonZeroU8,
+}
+
+static_assert!(slot_bytes::<Request>() == 40);
+
+impl Kept {
+    /// Returns the caller's value.
+    pub(crate) fn user_data(&self) -> u64 {
+        self.user_data
+    }
+}
+
 impl Request {
     /// Returns the queue that the request is for.
     fn kind(&self) -> QueueKind {
@@ -94,13 +125,48 @@ pub(crate) struct Unsignaled {
 }
 
 impl WrContext for Request {
+    type Kept = Kept;
+    type Reference = CmdRef;
     type Unsignaled = Unsignaled;
 
-    fn detach(&mut self) -> Self {
+    #[inline(always)]
+    fn split(self) -> (Kept, Option<CmdRef>) {
+        let in_ring = if self.in_ring { IN_RING } else { 0 };
+        let signaled = if self.signaled { SIGNALED } else { 0 };
+        let kept = Kept {
+            user_data: self.user_data,
+            length: self.length,
+            opcode: self.opcode,
+            flags: NonZeroU8::MIN | in_ring | signaled,
+        };
+        (kept, self.cmd_ref)
+    }
+
+    #[inline(always)]
+    fn join(kept: Kept, cmd_ref: Option<CmdRef>, start_ns: u64) -> Self {
         Self {
-            cmd_ref: self.cmd_ref.take(),
-            ..*self
+            user_data: kept.user_data,
+            opcode: kept.opcode,
+            length: kept.length,
+            // The queue keeps the deadline.
+            limit: None,
+            cmd_ref,
+            in_ring: kept.flags.get() & IN_RING != 0,
+            signaled: kept.flags.get() & SIGNALED != 0,
+            start_ns,
         }
+    }
+
+    fn has_reference(&self) -> bool {
+        self.cmd_ref.is_some()
+    }
+
+    fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    fn placed(cmd_ref: &CmdRef, index: u32) {
+        cmd_ref.placed(index);
     }
 
     fn complete_unsignaled(self, done: &mut Unsignaled) {
@@ -121,17 +187,6 @@ impl WrContext for Request {
 
     fn complete_plain(count: u32, done: &mut Unsignaled) {
         done.in_ring = done.in_ring.saturating_add(count);
-    }
-
-    fn chain_refused(&mut self) {
-        // The command reports the refusal.
-        self.cmd_ref = None;
-    }
-
-    fn placed(&self, index: u32) {
-        if let Some(cmd_ref) = &self.cmd_ref {
-            cmd_ref.placed(index);
-        }
     }
 
     fn bytes(&self) -> u32 {

@@ -5,7 +5,8 @@
 use super::{
     completion::{
         one_more,
-        Completions, //
+        Completions,
+        Request, //
     },
     cq::CqObject,
     grant::QpGrants,
@@ -23,7 +24,10 @@ use crate::{
     ext::errno::eisconn,
     rdma::{
         self,
-        qp::Qp,
+        qp::{
+            slot_bytes,
+            Qp, //
+        },
         qp_attr::{
             mask,
             Attributes,
@@ -41,7 +45,10 @@ use crate::{
         ulp_debug, //
     }, //
 };
-use core::ops::Deref;
+use core::{
+    mem::size_of,
+    ops::Deref, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -96,6 +103,16 @@ pub(crate) struct QpOptions {
     /// The value for completions and events.
     pub(crate) user_data: u64,
 }
+
+// A queue pair of 128 and 128 requests takes 16 KiB of the module's memory at most, without what only
+// some requests have.
+static_assert!(
+    256 * slot_bytes::<Request>()
+        + size_of::<Qp<Completions>>()
+        + size_of::<QpObject>()
+        + size_of::<QpGrants>()
+        <= 16 << 10
+);
 
 /// A queue pair of a file.
 #[pin_data(PinnedDrop)]

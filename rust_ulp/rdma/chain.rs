@@ -10,6 +10,7 @@ use super::{
     qp_attr::State,
     queue::{
         Lists,
+        Needs,
         NewWr,
         PostedWr,
         Queue,
@@ -229,17 +230,20 @@ struct QueueRun<H: WrHandler> {
     reserved: Option<u32>,
     /// How many requests the caller still expects to push.
     expected: u32,
-    /// Whether a request has a timeout.
-    timed: bool,
+    /// What requests need that only some have, for which the queue has memory.
+    needs: Needs,
     /// Whether a request has inline data.
     inline: bool,
 }
 
 impl<H: WrHandler> QueueRun<H> {
-    /// Takes a reserved slot for the next request; first reserves slots for those that are expected,
-    /// if none is left. Returns [`EAGAIN`] if the queue is full.
+    /// Takes a reserved slot for the next request, which `needs` that; first reserves slots for those
+    /// that are expected, if none is left. Returns [`EAGAIN`] if the queue is full.
     #[inline(always)]
-    fn take_slot(&mut self) -> Result {
+    fn take_slot(&mut self, needs: Needs) -> Result {
+        if !self.needs.has(needs) {
+            self.reserve_sides(needs)?;
+        }
         if let Some(reserved) = self.reserved.filter(|&reserved| reserved <= self.count) {
             let queue = self.target.as_ref().queue();
             let more = queue.reserve(self.expected.max(1));
@@ -249,6 +253,14 @@ impl<H: WrHandler> QueueRun<H> {
             self.reserved = Some(reserved.saturating_add(more));
         }
         self.expected = self.expected.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Has the queue make memory for what a request `needs`. Sleeps.
+    #[cold]
+    fn reserve_sides(&mut self, needs: Needs) -> Result {
+        self.target.as_ref().queue().reserve_sides(needs)?;
+        self.needs = self.needs.and(needs);
         Ok(())
     }
 }
@@ -328,7 +340,7 @@ impl<H: WrHandler> Chain<H> {
             count: 0,
             reserved: (!alone).then_some(0),
             expected,
-            timed: false,
+            needs: Needs::NONE,
             inline: false,
         };
         Ok(self.runs.push(run, GFP_KERNEL_ACCOUNT)?)
@@ -603,11 +615,7 @@ impl<H: WrHandler> Chain<H> {
                 return Err(EINVAL);
             }
         }
-        if new.request.end_ns(0) != 0 && !run.timed {
-            target.queue().reserve_deadlines()?;
-            run.timed = true;
-        }
-        run.take_slot()
+        run.take_slot(Needs::of(&new.request, new.ah))
     }
 
     /// Copies `inline`, and makes it the element of the next request.
@@ -640,7 +648,7 @@ impl<H: WrHandler> Chain<H> {
     /// Makes `locals` the elements of the next request.
     #[inline(always)]
     fn push_elements<'a>(&mut self, locals: impl Iterator<Item = Local<'a>>) -> Result {
-        let run = self.runs.last().ok_or(EINVAL)?;
+        let run = self.runs.last_mut().ok_or(EINVAL)?;
         let target = run.target.as_ref();
         let at = self.staged.len() as u32;
         // Of a shared receive queue, each request keeps its memory itself.
@@ -651,7 +659,11 @@ impl<H: WrHandler> Chain<H> {
         let mut left = target.queue().max_sge;
         for local in locals {
             left = left.checked_sub(1).ok_or(E2BIG)?;
-            use_memory(&mut self.used, target, oldest, self.staged.len(), local)?;
+            let is_second = use_memory(&mut self.used, target, oldest, self.staged.len(), local)?;
+            if is_second && !run.needs.has(Needs::MEMORY) {
+                target.queue().reserve_sides(Needs::MEMORY)?;
+                run.needs = run.needs.and(Needs::MEMORY);
+            }
             self.sges.push(local.to_raw(), GFP_KERNEL_ACCOUNT)?;
         }
         Ok(())
@@ -748,7 +760,7 @@ impl<H: WrHandler> Drop for Chain<H> {
 
 /// Has request number `at` use the region of `local`, which belongs to the protection domain of
 /// `target`, else [`EXDEV`]. An entry of `used` serves it that request `oldest` or a later one was
-/// the last to use. May sleep.
+/// the last to use. Returns whether the request is the last to use another region, too. May sleep.
 #[inline(always)]
 fn use_memory<H: WrHandler>(
     used: &mut KVVec<UsedMemory>,
@@ -756,11 +768,13 @@ fn use_memory<H: WrHandler>(
     oldest: u32,
     at: usize,
     local: Local<'_>,
-) -> Result {
+) -> Result<bool> {
     let at = at as u32;
+    let mut is_second = false;
     match used.last_mut() {
         Some(used) if used.last >= oldest && used.is(local.memory) => used.last = at,
-        _ => {
+        last => {
+            is_second = last.is_some_and(|used| used.last == at);
             if !Arc::ptr_eq(local.memory.pd(), target.pd()) {
                 return Err(EXDEV);
             }
@@ -776,7 +790,7 @@ fn use_memory<H: WrHandler>(
             )?;
         }
     }
-    Ok(())
+    Ok(is_second)
 }
 
 /// Appends plain requests to a chain, see [`Chain::alike`].
@@ -855,7 +869,7 @@ impl<H: WrHandler> Alike<'_, H> {
         if !self.used.is(local.memory) || request.end_ns(0) != 0 {
             return Err(EINVAL);
         }
-        self.run.take_slot()?;
+        self.run.take_slot(Needs::of(request, None))?;
         if self.wrs.len() <= at {
             let recv = Default::default();
             self.wrs.push(Wr { recv }, GFP_KERNEL_ACCOUNT)?;
@@ -902,41 +916,54 @@ struct NewRequest<'a, R> {
 
 impl<R: WrContext> StagedWr<R> {
     /// Puts the request into the next slot of `queue`. [`None`] if no slot is free, or the request
-    /// was taken before. `timed` says whether a request of the run has a timeout.
+    /// was taken before. `needs` are those of the run.
     #[inline(always)]
-    fn fill_slot(&mut self, queue: &Queue<R>, lists: &mut Lists, timed: bool) -> Option<PostedWr> {
-        let deadline = match (&self.request, timed) {
-            (Some(request), true) => Queue::deadline(request),
+    fn fill_slot(
+        &mut self,
+        queue: &Queue<R>,
+        lists: &mut Lists<R>,
+        needs: Needs,
+    ) -> Option<PostedWr> {
+        let deadline = match &self.request {
+            Some(request) if needs.has(Needs::DEADLINE) => Queue::deadline(request),
             _ => 0,
         };
         let new = NewWr {
             request: &mut self.request,
             signaled: self.signaled,
             ah: &mut self.ah,
-            deadline,
         };
         let posted = queue.push(lists, new)?;
-        // A request with a deadline is always reported: the queue must know in time that it is done.
-        self.signaled |= deadline != 0;
+        if deadline != 0 {
+            lists.set_deadline(posted.index, deadline);
+            // Always reported: the queue must know in time that it is done.
+            self.signaled = true;
+        }
         Some(posted)
     }
 }
 
-/// Makes the slot of request number `at` keep the memory at the beginning of `used` that it is the
-/// last to use, and returns the rest. What the slot has kept before is moved to `stale` or there.
+/// Returns the number of regions at the beginning of `used` that request number `at` is the last to
+/// use.
+#[inline(always)]
+fn regions_of(at: u32, used: &[UsedMemory]) -> usize {
+    match used.first() {
+        Some(first) if first.last == at => used.iter().take_while(|used| used.last == at).count(),
+        _ => 0,
+    }
+}
+
+/// Makes the slot of a request keep the first `count` regions of `used`, and returns the rest. What
+/// the slot has kept before is moved to `stale` or there.
 #[inline(always)]
 fn keep_memory<'a, R: WrContext>(
     queue: &Queue<R>,
-    lists: &mut Lists,
-    at: u32,
+    lists: &mut Lists<R>,
     posted: &PostedWr,
+    count: usize,
     used: &'a mut [UsedMemory],
     stale: &mut KVVec<Arc<Memory>>,
 ) -> &'a mut [UsedMemory] {
-    let count = match used.first() {
-        Some(first) if first.last == at => used.iter().take_while(|used| used.last == at).count(),
-        _ => 0,
-    };
     if count == 0 && !posted.is_keeping {
         return used;
     }
@@ -1028,6 +1055,11 @@ impl<R: WrContext> Staging<'_, R> {
             drop(lists);
             return (0, Err(enotconn()));
         }
+        if !queue.has_sides(&lists, run.needs) {
+            // Not reached: `take_slot` has reserved them.
+            drop(lists);
+            return (0, Err(ENOMEM));
+        }
         let reserved = run.reserved.replace(0);
         if reserved.is_none() && queue.free(&lists) < self.staged.len() as u32 {
             drop(lists);
@@ -1063,7 +1095,7 @@ impl<R: WrContext> Staging<'_, R> {
             lists.unsignaled = unsignaled;
             old = self.take_back(run, &mut lists, taken, count);
         }
-        if run.timed {
+        if run.needs.has(Needs::DEADLINE) {
             queue.start_timer(&mut lists);
         }
         drop(lists);
@@ -1088,7 +1120,7 @@ impl<R: WrContext> Staging<'_, R> {
     fn fill_slots<H: WrHandler<Request = R>>(
         &mut self,
         run: &QueueRun<H>,
-        lists: &mut Lists,
+        lists: &mut Lists<R>,
     ) -> (*mut Wr, u32) {
         let target = run.target.as_ref();
         let (queue, kind) = (target.queue(), target.kind());
@@ -1099,10 +1131,15 @@ impl<R: WrContext> Staging<'_, R> {
         let mut previous: *mut Wr = core::ptr::null_mut();
         let (mut at, mut count) = (run.first, 0u32);
         for (staged, place) in self.staged.iter_mut().zip(0..places) {
-            let Some(posted) = staged.fill_slot(queue, lists, run.timed) else {
+            let regions = regions_of(at, used);
+            if !queue.has_room(lists, regions) {
+                // Not reached: see `use_memory`.
+                break;
+            }
+            let Some(posted) = staged.fill_slot(queue, lists, run.needs) else {
                 break;
             };
-            used = keep_memory(queue, lists, at, &posted, used, self.stale);
+            used = keep_memory(queue, lists, &posted, regions, used, self.stale);
             let is_reported = kind == QueueKind::Send
                 && (lists.unsignaled.next(staged.signaled, depth) || staged.signaled);
             let driver = DriverWr {
@@ -1127,7 +1164,7 @@ impl<R: WrContext> Staging<'_, R> {
     fn take_back<H: WrHandler<Request = R>>(
         &mut self,
         run: &QueueRun<H>,
-        lists: &mut Lists,
+        lists: &mut Lists<R>,
         taken: u32,
         count: u32,
     ) -> Option<Arc<Memory>> {
@@ -1153,7 +1190,7 @@ impl<R: WrContext> Staging<'_, R> {
         for staged in self.staged.iter().take(taken as usize) {
             lists.unsignaled.next(staged.signaled, queue.depth());
             if let Some(at) = index {
-                queue.with_unsignaled(lists, at, WrContext::chain_refused);
+                queue.forget_reference(lists, at);
                 index = Some(lists.order.prev(at));
             }
         }

@@ -12,6 +12,7 @@
 //! slot is reused, by [`Qp::purge`], or with the queue pair: a completion handler may run in a
 //! softirq, where they could not be destroyed.
 
+pub(crate) use super::queue::slot_bytes;
 use super::{
     ah::Ah,
     cq::Cq,
@@ -27,13 +28,14 @@ use super::{
     },
     queue::{
         Calls,
-        Queue,
-        WrSlot, //
+        CqeOwner,
+        Queue, //
     },
     request::{
         CancelReason,
         Posted,
         QueueKind,
+        SlotRef,
         WrHandler, //
     },
     srq::{
@@ -317,7 +319,7 @@ impl<H: WrHandler> Qp<H> {
             expired,
         };
         // SAFETY: The functions take a value like this. For the rest see the requirement.
-        unsafe { Queue::new(kind, this.cast(), calls, depth, max_sge, max_inline) }
+        unsafe { Queue::new(kind, false, this.cast(), calls, depth, max_sge, max_inline) }
     }
 
     /// Returns the number, as the wire and `rdma resource` show it.
@@ -439,16 +441,13 @@ impl<H: WrHandler> Qp<H> {
         // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` came out
         // of `Queue::push`. The slot lives in the queue pair, which empties its completion queues before
         // it is freed.
-        let (slot, wc) = unsafe {
+        let ((owner, index), wc) = unsafe {
             let wc = &*wc;
-            (
-                WrSlot::<H::Request>::from_cqe(wc.__bindgen_anon_1.wr_cqe),
-                wc,
-            )
+            (CqeOwner::slot_of(wc.__bindgen_anon_1.wr_cqe), wc)
         };
         // SAFETY: By the type invariant.
-        let this = unsafe { &*slot.owner.cast::<Self>() };
-        this.completed(slot.kind, slot.index, &WorkCompletion::new(wc));
+        let this = unsafe { &*owner.context.cast::<Self>() };
+        this.completed(owner.kind, index, &WorkCompletion::new(wc));
     }
 
     /// Completes the posted slots up to `index`, the oldest first. A slot is free before the handler
@@ -504,7 +503,7 @@ impl<H: WrHandler> Qp<H> {
 
     /// Cancels the requests of both queues that `which` selects, and returns how many it canceled.
     /// Process context. Calls `which` and [`WrHandler::cancel`] with the queue's lock held.
-    pub(crate) fn cancel(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
+    pub(crate) fn cancel(&self, which: impl Fn(SlotRef<'_, H::Request>) -> bool) -> u32 {
         let canceled = |request| self.handler().cancel(request, CancelReason::Canceled);
         let sends = self.send.cancel(&which, canceled);
         let recvs = self.recv.cancel(&which, canceled);
@@ -513,7 +512,11 @@ impl<H: WrHandler> Qp<H> {
 
     /// Cancels the request in slot `slot` of one of the queues, if `which` selects it. Context as
     /// for [`Self::cancel`].
-    pub(crate) fn cancel_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
+    pub(crate) fn cancel_slot(
+        &self,
+        slot: u32,
+        which: impl Fn(SlotRef<'_, H::Request>) -> bool,
+    ) -> bool {
         let canceled = |request| self.handler().cancel(request, CancelReason::Canceled);
         self.send.cancel_slot(slot, &which, canceled)
             || self.recv.cancel_slot(slot, &which, canceled)

@@ -4,6 +4,13 @@
 //!
 //! A [`Queue`] is the send or receive queue of a queue pair, or a shared receive queue.
 //! [`super::qp`] describes the life of a request.
+//!
+//! # Memory
+//!
+//! A slot is an entry of three arrays, 40 bytes together: a [`Hook`], an [`Entry`] and the memory that
+//! the request uses. All three have powers of two as their sizes, and so they fill the pieces that
+//! the allocator has for queues of powers of two; an array with a header would take twice as much.
+//! What only some requests have lies in [`Sides`], whose arrays are made on first use.
 
 use super::{
     ah::Ah,
@@ -11,6 +18,7 @@ use super::{
     request::{
         Posted,
         QueueKind,
+        SlotRef,
         WrContext, //
     }, //
 };
@@ -28,7 +36,7 @@ use crate::{
     },
     logic::{
         deadlines::Deadlines,
-        numbered,
+        mark::Mark,
         order::{
             Link,
             Order, //
@@ -37,113 +45,209 @@ use crate::{
     }, //
 };
 use core::{
-    cell::{
-        Cell,
-        UnsafeCell, //
-    },
-    mem::MaybeUninit, //
+    cell::Cell,
+    mem::size_of, //
 };
 use kernel::{
     ffi::c_void,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    types::Opaque, //
 };
 
-/// The contents of a slot. [`WrSlot`] says who accesses them.
-pub(super) struct WrState<R> {
-    /// The number of the request in the order of posting, from 1. The slot is posted if it is
-    /// greater than [`Lists::done`].
-    number: u64,
-    /// The request of a posted slot.
-    request: MaybeUninit<R>,
-    /// The address of a datagram, kept alive for the device.
-    ah: Option<Arc<Ah>>,
-    /// The number of the slot's entries in [`Queue::memory`], from the first on, that may keep
-    /// memory alive.
-    held: u32,
-    /// The number of consecutive plain requests that end with this one, see
-    /// [`WrContext::is_plain`].
-    plain: u32,
-    /// Whether the success of the request is reported to the owner.
-    signaled: bool,
-    /// Whether the request was canceled. This was reported, but the device still has the request.
-    canceled: bool,
-}
+/// The `wr_cqe` of the requests in a slot, and whose slot that is: `struct rust_ulp_cqe_hook`.
+type Hook = Opaque<bindings::rust_ulp_cqe_hook>;
 
-/// A slot for one request. A driver copies the work request itself when it is posted, see
-/// [`Chain`](super::chain::Chain).
+/// The owner of an array of hooks, to which each of them points.
 ///
 /// # Invariants
 ///
-/// - `hook` does not change once the owner of the queue exists.
-/// - `content` and the slot's part of the queue's `memory` are accessed under the queue's lock.
-/// - The `request` of a posted slot is initialized.
+/// `context` and `hooks` are those of the queue that this value belongs to.
 #[repr(C)]
-pub(super) struct WrSlot<R> {
-    hook: bindings::rust_ulp_cqe_hook,
-    /// The queue pair or shared receive queue, for the functions of `hook`.
-    pub(super) owner: *const c_void,
+pub(super) struct CqeOwner {
+    raw: bindings::rust_ulp_cqe_owner,
+    /// The queue pair or shared receive queue, for the function of `raw`.
+    pub(super) context: *const c_void,
     pub(super) kind: QueueKind,
-    pub(super) index: u32,
-    content: UnsafeCell<WrState<R>>,
+    /// The hook of slot 0.
+    hooks: *const Hook,
 }
 
-impl<R> WrSlot<R> {
-    /// Returns a free slot.
-    fn new(kind: QueueKind, owner: *const c_void, done: Done, index: u32) -> Self {
-        Self {
-            hook: bindings::rust_ulp_cqe_hook {
-                cqe: bindings::ib_cqe {
-                    done: Some(bindings::rust_ulp_completion),
-                },
-                done: Some(done),
-            },
-            owner,
-            kind,
-            index,
-            content: UnsafeCell::new(WrState {
-                number: 0,
-                request: MaybeUninit::uninit(),
-                ah: None,
-                held: 0,
-                plain: 0,
-                signaled: false,
-                canceled: false,
-            }),
-        }
-    }
-
-    /// Returns the slot that `cqe` belongs to.
+impl CqeOwner {
+    /// Returns the owner and the number of the slot that `cqe` belongs to.
     ///
     /// # Safety
     ///
     /// `cqe` came out of [`Queue::push`] of a queue that lives longer than `'a`.
-    pub(super) unsafe fn from_cqe<'a>(cqe: *mut bindings::ib_cqe) -> &'a Self {
-        // SAFETY: By the requirement `cqe` is a field of the hook of a slot, derived from a pointer
-        // to the whole slot.
-        unsafe {
+    pub(super) unsafe fn slot_of<'a>(cqe: *mut bindings::ib_cqe) -> (&'a Self, u32) {
+        // SAFETY: By the requirement `cqe` is a field of a hook, derived from a pointer to all hooks
+        // of the queue. A hook does not change, and its `owner` is the field `raw` of a value like
+        // this, derived from a pointer to the whole queue.
+        let (hook, owner) = unsafe {
             let hook = kernel::container_of!(cqe, bindings::rust_ulp_cqe_hook, cqe);
-            &*kernel::container_of!(hook, Self, hook)
-        }
+            (hook, &*(*hook).owner.cast::<Self>())
+        };
+        // By the type invariant this is the distance in an array.
+        let bytes = (hook as usize).wrapping_sub(owner.hooks as usize);
+        (owner, (bytes / size_of::<Hook>()) as u32)
     }
 }
 
-/// The data that the lock of a queue protects, beside the contents of the slots.
-pub(super) struct Lists {
+/// What every slot keeps of its request.
+#[repr(C, align(8))]
+struct Entry<R: WrContext> {
+    /// There is one while the slot is posted.
+    kept: Option<R::Kept>,
+    mark: Mark,
+}
+
+/// Returns the bytes of a slot, without what only some requests have.
+pub(crate) const fn slot_bytes<R: WrContext>() -> usize {
+    size_of::<Hook>() + size_of::<Entry<R>>() + size_of::<Option<Arc<Memory>>>()
+}
+
+/// The arrays of what only some requests have, as bits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Needs(u32);
+
+impl Needs {
+    pub(super) const NONE: Self = Self(0);
+    /// The address of a datagram.
+    pub(super) const ADDRESS: Self = Self(1 << 0);
+    /// [`WrContext::Reference`].
+    pub(super) const REFERENCE: Self = Self(1 << 1);
+    /// [`WrContext::start_ns`].
+    pub(super) const START: Self = Self(1 << 2);
+    /// A deadline.
+    pub(super) const DEADLINE: Self = Self(1 << 3);
+    /// More than one region of memory.
+    pub(super) const MEMORY: Self = Self(1 << 4);
+
+    /// Returns what `request` needs, which goes to `ah`.
+    #[inline(always)]
+    pub(super) fn of<R: WrContext>(request: &R, ah: Option<&Arc<Ah>>) -> Self {
+        let bit = |needed: bool, Self(bit): Self| if needed { bit } else { 0 };
+        Self(
+            bit(ah.is_some(), Self::ADDRESS)
+                | bit(request.has_reference(), Self::REFERENCE)
+                | bit(request.start_ns() != 0, Self::START)
+                | bit(request.end_ns(0) != 0, Self::DEADLINE),
+        )
+    }
+
+    /// Returns whether all of `other` are among these.
+    #[inline(always)]
+    pub(super) fn has(self, Self(other): Self) -> bool {
+        other & !self.0 == 0
+    }
+
+    /// Returns whether an array is among these that has a part of [`WrContext`], or an address.
+    #[inline(always)]
+    fn is_of_requests(self) -> bool {
+        self.0 & (Self::ADDRESS.0 | Self::REFERENCE.0 | Self::START.0) != 0
+    }
+
+    /// Returns these without `other`.
+    fn without(self, Self(other): Self) -> Self {
+        Self(self.0 & !other)
+    }
+
+    /// Returns these and `other`.
+    #[inline(always)]
+    pub(super) fn and(self, Self(other): Self) -> Self {
+        Self(self.0 | other)
+    }
+}
+
+/// What only some requests have. Each array has an entry for each slot, or has none before
+/// [`Queue::reserve_sides`] was called for it.
+struct Sides<R: WrContext> {
+    /// The addresses of datagrams, kept alive for the device.
+    addresses: KVVec<Option<Arc<Ah>>>,
+    references: KVVec<Option<R::Reference>>,
+    starts: KVVec<u64>,
+    /// The memory of a request beyond the first: `max_sge - 1` entries for each slot.
+    memory: KVVec<Option<Arc<Memory>>>,
+    /// The arrays that are there.
+    made: Needs,
+}
+
+impl<R: WrContext> Sides<R> {
+    /// Returns the arrays without memory.
+    fn new() -> Self {
+        Self {
+            addresses: KVVec::new(),
+            references: KVVec::new(),
+            starts: KVVec::new(),
+            memory: KVVec::new(),
+            made: Needs::NONE,
+        }
+    }
+
+    /// Keeps the parts of the request in slot `index`. The address that the slot kept before moves to
+    /// `ah`.
+    #[inline(never)]
+    fn put(
+        &mut self,
+        index: u32,
+        ah: &mut Option<Arc<Ah>>,
+        reference: Option<R::Reference>,
+        start_ns: u64,
+    ) {
+        if let Some(reference) = &reference {
+            R::placed(reference, index);
+        }
+        let index = index as usize;
+        if let Some(kept) = self.addresses.get_mut(index) {
+            core::mem::swap(kept, ah);
+        }
+        if let Some(kept) = self.references.get_mut(index) {
+            *kept = reference;
+        }
+        if let Some(kept) = self.starts.get_mut(index) {
+            *kept = start_ns;
+        }
+    }
+
+    /// Takes the reference and the time of the request in slot `index`.
+    #[inline(never)]
+    fn take(&mut self, index: u32) -> (Option<R::Reference>, u64) {
+        let index = index as usize;
+        let reference = self.references.get_mut(index).and_then(Option::take);
+        (reference, self.starts.get(index).copied().unwrap_or(0))
+    }
+}
+
+/// The data that the lock of a queue protects.
+pub(super) struct Lists<R: WrContext> {
     /// The posted slots in the order of posting, and the free ones.
     pub(super) order: Order<KVVec<Link>>,
+    /// What each slot keeps of its request.
+    entries: KVVec<Entry<R>>,
+    /// The memory of the request in each slot, or of those up to it, kept alive for the device.
+    memory: KVVec<Option<Arc<Memory>>>,
+    sides: Sides<R>,
+    /// The numbers of the requests in the slots of a shared receive queue, 0 in a free slot. No
+    /// entries in other queues, where slots are used in turn, and the numbers follow from `done`.
+    numbers: KVVec<u64>,
     /// The number of the newest request.
     pub(super) number: u64,
     /// The bytes of all requests up to that one.
     bytes: u64,
-    /// The device is done with all requests up to this number. Stays 0 in a shared receive queue,
-    /// where the number of a slot becomes 0 instead.
+    /// The device is done with all requests up to this number. Stays 0 in a shared receive queue.
     done: u64,
     /// The free slots that chains have reserved.
     reserved: u32,
     /// The posted slots that were canceled.
     canceled: u32,
-    /// The `plain` of the newest posted slot.
+    /// The number of consecutive plain requests that end with the newest one, see
+    /// [`WrContext::is_plain`].
     plain: u32,
     /// The send requests since the last one that is signaled.
     pub(super) unsignaled: Unsignaled,
@@ -152,7 +256,7 @@ pub(super) struct Lists {
     /// Whether something was posted since the queue was last drained.
     pub(super) used: bool,
     /// The deadlines of the posted slots that were not canceled. Has no memory before
-    /// [`Queue::reserve_deadlines`].
+    /// [`Queue::reserve_sides`].
     deadlines: Deadlines<KVVec<u64>>,
     /// When the timer fires, [`u64::MAX`] when it does not run. Once [`Queue::start_timer`] was
     /// called, no deadline is earlier, except those that [`Queue::expire`] is looking for.
@@ -161,11 +265,45 @@ pub(super) struct Lists {
     first_new: u64,
 }
 
-impl Lists {
+impl<R: WrContext> Lists<R> {
     /// Returns the number of the newest request that the device is done with, unless the queue is
     /// shared.
     pub(super) fn done(&self) -> u64 {
         self.done
+    }
+
+    /// Returns the number of the request in slot `index`, 0 if that is free.
+    fn number_of(&self, index: u32) -> u64 {
+        match self.numbers.get(index as usize) {
+            Some(&number) => number,
+            None => match self.order.place(index) {
+                Some(place) => self.done.saturating_add(1).saturating_add(place.into()),
+                None => 0,
+            },
+        }
+    }
+
+    /// Has the newest request, in slot `index`, canceled at `at_ns`. It is not plain.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn set_deadline(&mut self, index: u32, at_ns: u64) {
+        self.deadlines.set(index, at_ns);
+        self.first_new = self.first_new.min(at_ns);
+        self.plain = 0;
+        if let Some(entry) = self.entries.get_mut(index as usize) {
+            entry.mark = entry.mark.posted(entry.mark.is_reported(), 0);
+        }
+    }
+
+    /// Joins the parts of the request in slot `index`, which are taken.
+    #[inline(always)]
+    fn join(&mut self, index: u32, kept: R::Kept) -> R {
+        let (reference, start_ns) = if self.sides.made.is_of_requests() {
+            self.sides.take(index)
+        } else {
+            (None, 0)
+        };
+        R::join(kept, reference, start_ns)
     }
 }
 
@@ -177,8 +315,6 @@ pub(super) struct NewWr<'a, R> {
     pub(super) signaled: bool,
     /// The address of a datagram. Becomes the one that the slot kept before.
     pub(super) ah: &'a mut Option<Arc<Ah>>,
-    /// When it is canceled, in the time of [`now_ns`]; 0 is never.
-    pub(super) deadline: u64,
 }
 
 /// The memory of requests in a [`Chain`](super::chain::Chain), kept alive until the device is done
@@ -204,7 +340,7 @@ impl UsedMemory {
 /// The slot of a request that was posted.
 pub(super) struct PostedWr {
     pub(super) index: u32,
-    /// For [`WrSlot::from_cqe`].
+    /// For [`CqeOwner::slot_of`].
     pub(super) cqe: *mut bindings::ib_cqe,
     /// Whether it keeps memory of its last request: the caller calls [`Queue::keep`].
     pub(super) is_keeping: bool,
@@ -258,7 +394,7 @@ const LOCKED_SLOTS: u32 = 64;
 ///
 /// # Invariants
 ///
-/// `memory` has `max_sge` entries for each slot.
+/// `hooks` has an entry for each slot, and each points to `owner`.
 #[pin_data]
 pub(super) struct Queue<R: WrContext> {
     /// Fires at the first deadline, or earlier.
@@ -267,46 +403,60 @@ pub(super) struct Queue<R: WrContext> {
     /// Lock order: after all mutexes, before the locks of drivers. Held over the driver's `post_send`
     /// and over [`WrHandler::cancel`](super::request::WrHandler::cancel).
     #[pin]
-    pub(super) lists: SpinLockBh<Lists>,
-    slots: KVVec<WrSlot<R>>,
-    /// The memory of the requests in the slots, kept alive for the device.
-    memory: KVVec<UnsafeCell<Option<Arc<Memory>>>>,
+    pub(super) lists: SpinLockBh<Lists<R>>,
+    owner: CqeOwner,
+    hooks: KVVec<Hook>,
+    /// The bits of [`Sides::made`], to be read without the lock.
+    made: Atomic<u32>,
     pub(super) max_sge: u32,
     pub(super) max_inline: u32,
 }
 
-// SAFETY: The slots are accessed under the lock, see `WrSlot`. Requests are `Send`.
+// SAFETY: `context` of the owner is used by its functions only. The driver and the core use the hooks
+// in any thread. Requests and their parts are `Send`.
 unsafe impl<R: WrContext> Send for Queue<R> {}
-// SAFETY: As above.
+// SAFETY: As above. All else that changes is atomic, or under the lock.
 unsafe impl<R: WrContext> Sync for Queue<R> {}
 
+/// Returns `count` new entries. Sleeps.
+fn filled<T>(count: usize, new: impl Fn() -> T) -> Result<KVVec<T>> {
+    let mut entries = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+    for _ in 0..count {
+        entries.push(new(), GFP_KERNEL_ACCOUNT)?;
+    }
+    Ok(entries)
+}
+
 impl<R: WrContext> Queue<R> {
-    /// Creates a queue of `depth` slots. Sleeps.
+    /// Creates a queue of `depth` slots, which complete in any order if it `is_shared`. Sleeps.
     ///
     /// # Safety
     ///
-    /// - `calls` may be called with `owner` from the first post on.
-    /// - `calls.expired` may be called with `owner` until [`Self::stop`] is called with nothing
+    /// - `calls` may be called with `context` from the first post on.
+    /// - `calls.expired` may be called with `context` until [`Self::stop`] is called with nothing
     ///   posted, or the queue is dropped.
     pub(super) unsafe fn new(
         kind: QueueKind,
-        owner: *const c_void,
+        is_shared: bool,
+        context: *const c_void,
         calls: Calls,
         depth: u32,
         max_sge: u32,
         max_inline: u32,
     ) -> Result<impl PinInit<Self>> {
-        let total_sge = (depth as usize)
-            .checked_mul(max_sge as usize)
-            .ok_or(ERANGE)?;
-        let mut memory = KVVec::with_capacity(total_sge, GFP_KERNEL_ACCOUNT)?;
-        for _ in 0..total_sge {
-            memory.push(UnsafeCell::new(None), GFP_KERNEL_ACCOUNT)?;
-        }
-        let slots = Self::new_slots(kind, owner, calls.done, depth)?;
-        let links = KVVec::from_elem(Link::default(), depth as usize, GFP_KERNEL_ACCOUNT)?;
+        let slots = depth as usize;
+        let any_order = if is_shared { slots } else { 0 };
+        let mut hooks = filled(slots, Hook::uninit)?;
+        let entry = || Entry {
+            kept: None,
+            mark: Mark::default(),
+        };
         let lists = Lists {
-            order: Order::new(links),
+            order: Order::new(depth, filled(any_order, Link::default)?),
+            entries: filled(slots, entry)?,
+            memory: filled(slots, || None)?,
+            sides: Sides::new(),
+            numbers: filled(any_order, || 0)?,
             number: 0,
             bytes: 0,
             done: 0,
@@ -320,64 +470,91 @@ impl<R: WrContext> Queue<R> {
             due: u64::MAX,
             first_new: u64::MAX,
         };
+        // INVARIANT: These are the context and the hooks of this queue.
+        let owner = CqeOwner {
+            raw: bindings::rust_ulp_cqe_owner {
+                done: Some(calls.done),
+            },
+            context,
+            kind,
+            hooks: hooks.as_ptr(),
+        };
         // SAFETY: By the requirement; the timer starts only when something is posted.
-        let timer = unsafe { WorkTimer::new(calls.expired, owner) };
-        Ok(pin_init!(Self {
+        let timer = unsafe { WorkTimer::new(calls.expired, context) };
+        Ok(pin_init!(&this in Self {
             timer <- timer,
             lists <- new_spinlock_bh!(lists, "rdma::Queue::lists"),
-            slots,
-            memory,
+            owner,
+            // INVARIANT: Each hook points to `owner`.
+            hooks: {
+                for hook in hooks.iter_mut() {
+                    *hook = Opaque::new(bindings::rust_ulp_cqe_hook {
+                        cqe: bindings::ib_cqe { done: Some(bindings::rust_ulp_completion) },
+                        // SAFETY: A pointer to a field of this value is made, which does not move.
+                        owner: unsafe { &raw const (*this.as_ptr()).owner.raw },
+                    });
+                }
+                hooks
+            },
+            made: Atomic::new(0),
             max_sge,
             max_inline,
         }))
     }
 
-    /// Allocates `depth` free slots. Sleeps.
-    fn new_slots(
-        kind: QueueKind,
-        owner: *const c_void,
-        done: Done,
-        depth: u32,
-    ) -> Result<KVVec<WrSlot<R>>> {
-        let mut slots = KVVec::with_capacity(depth as usize, GFP_KERNEL_ACCOUNT)?;
-        for index in 0..depth {
-            let slot = WrSlot::new(kind, owner, done, index);
-            slots.push(slot, GFP_KERNEL_ACCOUNT)?;
-        }
-        Ok(slots)
-    }
-
     pub(super) fn depth(&self) -> u32 {
-        self.slots.len() as u32
+        self.hooks.len() as u32
     }
 
-    /// Returns the contents of slot `index`.
-    ///
-    /// # Safety
-    ///
-    /// The caller holds the queue's lock, and has no other reference to the contents.
-    #[allow(clippy::mut_from_ref)]
-    unsafe fn content(&self, index: u32) -> Option<&mut WrState<R>> {
-        self.slots
-            .get(index as usize)
-            // SAFETY: By the requirement this is the only reference.
-            .map(|slot| unsafe { &mut *slot.content.get() })
-    }
-
-    /// Returns the `wr_cqe` of slot `index`, for [`WrSlot::from_cqe`].
+    /// Returns the `wr_cqe` of slot `index`, for [`CqeOwner::slot_of`].
+    #[inline(always)]
     fn cqe(&self, index: u32) -> *mut bindings::ib_cqe {
-        // Derived from the pointer to all slots: `from_cqe` reaches the whole slot by it.
-        let slot = self.slots.as_ptr().wrapping_add(index as usize);
-        // SAFETY: `order` has one entry for each slot, so the slot exists; a pointer into it is
-        // made.
-        unsafe { (&raw const (*slot).hook.cqe).cast_mut() }
+        // Derived from the pointer to all hooks: `slot_of` reaches the whole hook by it.
+        let hook = self.hooks.as_ptr().wrapping_add(index as usize);
+        // SAFETY: `order` has one slot for each hook, so the hook exists; a pointer into it is made.
+        unsafe { &raw mut (*Opaque::cast_into(hook)).cqe }
     }
 
-    /// Returns the part of `memory` that belongs to slot `index`.
-    fn memory(&self, index: u32) -> &[UnsafeCell<Option<Arc<Memory>>>] {
-        let start = (index as usize).saturating_mul(self.max_sge as usize);
-        let end = start.saturating_add(self.max_sge as usize);
-        self.memory.get(start..end).unwrap_or(&[])
+    /// Makes the arrays that `needs` names, unless they are there. Sleeps.
+    pub(super) fn reserve_sides(&self, needs: Needs) -> Result {
+        let needs = needs.without(Needs(self.made.load(Relaxed)));
+        if needs == Needs::NONE {
+            return Ok(());
+        }
+        let slots = self.hooks.len();
+        let beyond = slots.saturating_mul((self.max_sge as usize).saturating_sub(1));
+        if needs.has(Needs::ADDRESS) {
+            self.add(filled(slots, || None)?, |lists| &mut lists.sides.addresses);
+        }
+        if needs.has(Needs::REFERENCE) {
+            self.add(filled(slots, || None)?, |lists| &mut lists.sides.references);
+        }
+        if needs.has(Needs::START) {
+            self.add(filled(slots, || 0)?, |lists| &mut lists.sides.starts);
+        }
+        if needs.has(Needs::MEMORY) {
+            self.add(filled(beyond, || None)?, |lists| &mut lists.sides.memory);
+        }
+        if needs.has(Needs::DEADLINE) {
+            let times = filled(slots, || 0)?;
+            self.add(times, |lists| lists.deadlines.times_mut());
+        }
+        let mut lists = self.lists.lock();
+        lists.sides.made = lists.sides.made.and(needs);
+        self.made.store(lists.sides.made.0, Relaxed);
+        Ok(())
+    }
+
+    /// Has `field` be the array `made`, unless another thread was faster. Sleeps.
+    fn add<T>(&self, mut made: KVVec<T>, field: impl FnOnce(&mut Lists<R>) -> &mut KVVec<T>) {
+        let mut lists = self.lists.lock();
+        let array = field(&mut lists);
+        if array.is_empty() {
+            core::mem::swap(array, &mut made);
+        }
+        drop(lists);
+        // What is left is freed without the lock.
+        drop(made);
     }
 
     /// Reserves up to `count` free slots, and returns how many.
@@ -389,54 +566,55 @@ impl<R: WrContext> Queue<R> {
     }
 
     /// Returns the number of slots that are neither posted nor reserved.
-    pub(super) fn free(&self, lists: &Lists) -> u32 {
+    pub(super) fn free(&self, lists: &Lists<R>) -> u32 {
         let taken = lists.order.posted().saturating_add(lists.reserved);
         self.depth().saturating_sub(taken)
     }
 
     /// Gives up `count` reserved slots.
-    pub(super) fn release(&self, lists: &mut Lists, count: u32) {
+    pub(super) fn release(&self, lists: &mut Lists<R>, count: u32) {
         lists.reserved = lists.reserved.saturating_sub(count);
     }
 
-    /// Posts `new` in the next free slot, for which the caller has a reservation.
+    /// Returns whether [`Self::reserve_sides`] was called for `needs`.
+    pub(super) fn has_sides(&self, lists: &Lists<R>, needs: Needs) -> bool {
+        lists.sides.made.has(needs)
+    }
+
+    /// Posts `new` in the next free slot, for which the caller has a reservation. The queue
+    /// [has](Self::has_sides) what it needs.
     #[inline(always)]
-    pub(super) fn push(&self, lists: &mut Lists, new: NewWr<'_, R>) -> Option<PostedWr> {
+    pub(super) fn push(&self, lists: &mut Lists<R>, new: NewWr<'_, R>) -> Option<PostedWr> {
         let NewWr {
             request,
             signaled,
             ah,
-            deadline,
         } = new;
-        let taken = core::ptr::from_ref(request.as_ref()?);
-        let index = lists.order.push()?;
-        // SAFETY: The lock is held, and there is no other reference.
-        let content = unsafe { self.content(index) }?;
-        // INVARIANT: The slot is posted and has a request. The last one was taken out.
-        // SAFETY: `taken` is the request, which is overwritten without its destructor and so is
-        // moved once. That is faster than `Option::take`, which moves it twice.
-        let request = unsafe {
-            let moved = content.request.write(taken.read());
-            core::ptr::from_mut(request).write(None);
-            moved
+        let taken = request.take()?;
+        let Some(index) = lists.order.push() else {
+            *request = Some(taken);
+            return None;
         };
-        request.placed(index);
         lists.number = lists.number.wrapping_add(1);
-        lists.bytes = lists.bytes.wrapping_add(request.bytes().into());
-        lists.plain = if signaled || deadline != 0 || !request.is_plain() {
+        lists.bytes = lists.bytes.wrapping_add(taken.bytes().into());
+        lists.plain = if signaled || !taken.is_plain() {
             0
         } else {
-            lists.plain.saturating_add(1)
+            lists.plain.wrapping_add(1)
         };
-        content.number = lists.number;
-        content.plain = lists.plain;
-        content.signaled = signaled;
-        content.canceled = false;
-        core::mem::swap(&mut content.ah, ah);
-        let is_keeping = content.held > 0;
-        if deadline != 0 {
-            lists.deadlines.set(index, deadline);
-            lists.first_new = lists.first_new.min(deadline);
+        let start_ns = taken.start_ns();
+        let (kept, reference) = taken.split();
+        let entry = lists.entries.get_mut(index as usize)?;
+        let is_keeping = entry.mark.is_keeping();
+        *entry = Entry {
+            kept: Some(kept),
+            mark: entry.mark.posted(signaled, lists.plain),
+        };
+        if let Some(number) = lists.numbers.get_mut(index as usize) {
+            *number = lists.number;
+        }
+        if lists.sides.made.is_of_requests() || reference.is_some() {
+            lists.sides.put(index, ah, reference, start_ns);
         }
         Some(PostedWr {
             index,
@@ -445,64 +623,72 @@ impl<R: WrContext> Queue<R> {
         })
     }
 
-    /// Makes slot `index` keep the memory of `new`, and exchanges it for what the slot has kept
-    /// before. What the slot has kept beyond that is moved to `stale`, as far as it has room.
+    /// Returns the entries in which slot `index` keeps memory.
+    fn cells<'a>(
+        &self,
+        lists: &'a mut Lists<R>,
+        index: u32,
+    ) -> impl Iterator<Item = &'a mut Option<Arc<Memory>>> {
+        let beyond = (self.max_sge as usize).saturating_sub(1);
+        let start = (index as usize).saturating_mul(beyond);
+        let end = start.saturating_add(beyond);
+        let more = lists.sides.memory.get_mut(start..end).unwrap_or_default();
+        Iterator::chain(lists.memory.get_mut(index as usize).into_iter(), more)
+    }
+
+    /// Returns whether a slot has room for `count` regions of memory.
+    #[inline(always)]
+    pub(super) fn has_room(&self, lists: &Lists<R>, count: usize) -> bool {
+        count <= 1 || count <= self.max_sge as usize && lists.sides.made.has(Needs::MEMORY)
+    }
+
+    /// Makes slot `index` keep the memory of `new`, for which it has room, and exchanges it for what
+    /// the slot has kept before. What the slot has kept beyond that is moved to `stale`, as far as it
+    /// has room.
+    #[inline(never)]
     pub(super) fn keep(
         &self,
-        _lists: &mut Lists,
+        lists: &mut Lists<R>,
         index: u32,
         new: &mut [UsedMemory],
         stale: &mut KVVec<Arc<Memory>>,
     ) {
-        // SAFETY: The lock is held, and there is no other reference.
-        let Some(content) = (unsafe { self.content(index) }) else {
-            return;
-        };
-        let held = core::mem::replace(&mut content.held, new.len() as u32);
-        if let ([used], [cell, ..], 0..=1) = (&mut *new, self.memory(index), held) {
-            // SAFETY: As above.
-            core::mem::swap(&mut used.memory, unsafe { &mut *cell.get() });
-            return;
-        }
+        let mut is_keeping = !new.is_empty();
         let mut new = new.iter_mut();
-        for (place, cell) in numbered(self.memory(index).iter()) {
-            // SAFETY: As above.
-            let kept = unsafe { &mut *cell.get() };
+        for kept in self.cells(lists, index) {
             match new.next() {
                 Some(used) => core::mem::swap(&mut used.memory, kept),
-                None if place >= held => break,
                 None => {
                     if let Some(Err(full)) =
                         kept.take().map(|memory| stale.push_within_capacity(memory))
                     {
                         *kept = Some(full.0);
-                        content.held = place.wrapping_add(1);
+                        is_keeping = true;
                     }
                 }
             }
+        }
+        if let Some(entry) = lists.entries.get_mut(index as usize) {
+            entry.mark.keep(is_keeping);
         }
     }
 
     /// Takes back the newest posted request, which the device has not taken, with a reference to
     /// the first memory that its slot keeps.
-    pub(super) fn pop(&self, lists: &mut Lists) -> Option<(R, Option<Arc<Memory>>)> {
+    pub(super) fn pop(&self, lists: &mut Lists<R>) -> Option<(R, Option<Arc<Memory>>)> {
         let index = lists.order.pop()?;
         lists.number = lists.number.wrapping_sub(1);
         lists.deadlines.remove(index);
         let last = lists.order.last();
         lists.plain = last
-            // SAFETY: The lock is held, and there is no other reference.
-            .and_then(|last| unsafe { self.content(last) })
-            .map_or(0, |content| content.plain);
-        // SAFETY: As above.
-        let content = unsafe { self.content(index) }?;
-        content.number = 0;
-        let first = self.memory(index).first().filter(|_| content.held > 0);
-        // SAFETY: As above.
-        let memory = first.and_then(|cell| unsafe { (*cell.get()).clone() });
-        // SAFETY: By the type invariant of the slot, which was posted. It is read once: the slot is
-        // free now.
-        let request = unsafe { content.request.assume_init_read() };
+            .and_then(|last| lists.entries.get(last as usize))
+            .map_or(0, |entry| entry.mark.plain());
+        if let Some(number) = lists.numbers.get_mut(index as usize) {
+            *number = 0;
+        }
+        let memory = lists.memory.get(index as usize).cloned().flatten();
+        let kept = lists.entries.get_mut(index as usize)?.kept.take()?;
+        let request = lists.join(index, kept);
         lists.bytes = lists.bytes.wrapping_sub(request.bytes().into());
         Some((request, memory))
     }
@@ -511,25 +697,33 @@ impl<R: WrContext> Queue<R> {
     /// there.
     pub(super) fn adopt(
         &self,
-        lists: &mut Lists,
+        lists: &mut Lists<R>,
         place: u32,
         memory: Arc<Memory>,
     ) -> Option<Arc<Memory>> {
         let index = lists.order.last()?;
-        // SAFETY: The lock is held, and there is no other reference.
-        let content = unsafe { self.content(index) }?;
-        let cell = self.memory(index).get(place as usize)?;
-        content.held = content.held.max(place.saturating_add(1));
-        // SAFETY: As above.
-        unsafe { (*cell.get()).replace(memory) }
+        if let Some(entry) = lists.entries.get_mut(index as usize) {
+            entry.mark.keep(true);
+        }
+        match self.cells(lists, index).nth(place as usize) {
+            Some(kept) => kept.replace(memory),
+            None => {
+                // Not reached: the request used more than one region when it was pushed. The device
+                // has it, so the memory stays.
+                core::mem::forget(memory);
+                None
+            }
+        }
     }
 
-    /// Calls `f` for the request of the posted slot `index`, unless it is reported to the owner.
-    pub(super) fn with_unsignaled(&self, _lists: &mut Lists, index: u32, f: impl FnOnce(&mut R)) {
-        // SAFETY: The lock is held, and there is no other reference.
-        match unsafe { self.content(index) } {
-            // SAFETY: By the type invariant of the slot, which is posted.
-            Some(content) if !content.signaled => f(unsafe { content.request.assume_init_mut() }),
+    /// Drops the reference of the request in the posted slot `index`, unless its success is reported:
+    /// a later request of its chain was refused.
+    pub(super) fn forget_reference(&self, lists: &mut Lists<R>, index: u32) {
+        let index = index as usize;
+        match lists.entries.get(index) {
+            Some(entry) if !entry.mark.is_reported() => {
+                drop(lists.sides.references.get_mut(index).and_then(Option::take));
+            }
             _ => (),
         }
     }
@@ -543,31 +737,26 @@ impl<R: WrContext> Queue<R> {
     /// `is_success` says whether the device reported success.
     pub(super) fn complete(&self, index: u32, is_success: bool) -> Option<Completed<R>> {
         let mut lists = self.lists.lock();
-        // SAFETY: The lock is held, and there is no other reference.
-        let number = unsafe { self.content(index) }?.number;
-        let older = number.checked_sub(lists.done)?.checked_sub(1)?;
+        let older = lists.order.place(index)?;
         let mut unsignaled = R::Unsignaled::default();
         let mut any = older > 0;
-        let (mut at, mut count) = (index, u32::try_from(older).ok()?.checked_add(1)?);
+        let (mut at, mut count) = (index, older.saturating_add(1));
         if older > 0 {
             let before = lists.order.prev(index);
-            // SAFETY: As above.
-            let plain = unsafe { self.content(before) }?.plain;
-            if older <= plain.into() && lists.canceled == 0 && lists.deadlines.is_empty() {
-                R::complete_plain(older as u32, &mut unsignaled);
+            let plain = lists.entries.get(before as usize)?.mark.plain();
+            if older <= plain && lists.canceled == 0 && lists.deadlines.is_empty() {
+                R::complete_plain(older, &mut unsignaled);
             } else {
                 (at, any) = self.complete_unsignaled(&mut lists, index, &mut unsignaled)?;
                 count = 1;
             }
         }
-        // SAFETY: As above.
-        let content = unsafe { self.content(at) }?;
-        let canceled = content.canceled;
-        // SAFETY: By the type invariant of the slot, which is posted. It is read once: the slot is
-        // freed below.
-        let request = unsafe { content.request.assume_init_read() };
+        let entry = lists.entries.get_mut(at as usize)?;
+        let mark = entry.mark;
+        let kept = entry.kept.take()?;
+        let request = lists.join(at, kept);
         let is_last = at == index;
-        let request = if canceled || content.signaled || is_last && !is_success {
+        let request = if mark.is_canceled() || mark.is_reported() || is_last && !is_success {
             Some(request)
         } else {
             // It was signaled only to empty the queue, or is one of many.
@@ -575,14 +764,14 @@ impl<R: WrContext> Queue<R> {
             any = true;
             None
         };
-        lists.done = content.number;
-        lists.canceled = lists.canceled.saturating_sub(canceled.into());
+        lists.done = lists.done.saturating_add(count.into());
+        lists.canceled = lists.canceled.saturating_sub(mark.is_canceled().into());
         lists.deadlines.remove(at);
         lists.order.free_oldest(at, count);
         Some(Completed {
             unsignaled: any.then_some(unsignaled),
             request,
-            canceled,
+            canceled: mark.is_canceled(),
             is_last,
         })
     }
@@ -592,22 +781,20 @@ impl<R: WrContext> Queue<R> {
     /// and whether a slot was freed.
     fn complete_unsignaled(
         &self,
-        lists: &mut Lists,
+        lists: &mut Lists<R>,
         index: u32,
         unsignaled: &mut R::Unsignaled,
     ) -> Option<(u32, bool)> {
         let mut any = false;
         for _ in 1..LOCKED_SLOTS {
             let at = lists.order.first()?;
-            // SAFETY: The lock is held, and there is no other reference.
-            let content = unsafe { self.content(at) }?;
-            if at == index || content.canceled || content.signaled {
+            let entry = lists.entries.get_mut(at as usize)?;
+            if at == index || entry.mark.is_canceled() || entry.mark.is_reported() {
                 break;
             }
-            // SAFETY: By the type invariant of the slot, which is posted. It is read once: the slot
-            // is freed below.
-            unsafe { content.request.assume_init_read() }.complete_unsignaled(unsignaled);
-            lists.done = content.number;
+            let kept = entry.kept.take()?;
+            lists.join(at, kept).complete_unsignaled(unsignaled);
+            lists.done = lists.done.saturating_add(1);
             lists.deadlines.remove(at);
             lists.order.free_oldest(at, 1);
             any = true;
@@ -619,20 +806,18 @@ impl<R: WrContext> Queue<R> {
     /// [`None`] if it is not posted.
     pub(super) fn take(&self, index: u32) -> Option<TakenWr<R>> {
         let mut lists = self.lists.lock();
-        // SAFETY: The lock is held, and there is no other reference.
-        let content = unsafe { self.content(index) }?;
-        let number = core::mem::take(&mut content.number);
+        let number = core::mem::take(lists.numbers.get_mut(index as usize)?);
         if number == 0 {
             return None;
         }
-        let canceled = content.canceled;
+        let entry = lists.entries.get_mut(index as usize)?;
+        let canceled = entry.mark.is_canceled();
+        let kept = entry.kept.take()?;
         lists.canceled = lists.canceled.saturating_sub(canceled.into());
         lists.deadlines.remove(index);
         lists.order.remove(index);
         Some(TakenWr {
-            // SAFETY: By the type invariant of the slot, which was posted. It is read once: the
-            // slot is free now.
-            request: unsafe { content.request.assume_init_read() },
+            request: lists.join(index, kept),
             number,
             canceled,
         })
@@ -651,7 +836,7 @@ impl<R: WrContext> Queue<R> {
     pub(super) fn oldest(&self) -> Option<(u32, u64)> {
         let lists = self.lists.lock();
         let index = lists.order.first()?;
-        Some((index, self.number(&lists, index)))
+        Some((index, lists.number_of(index)))
     }
 
     /// Returns the deadline of a request that is posted now; 0 for none.
@@ -663,26 +848,8 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Allocates memory for the deadlines, if there is none. Sleeps.
-    pub(super) fn reserve_deadlines(&self) -> Result {
-        if !self.lists.lock().deadlines.is_unallocated() {
-            return Ok(());
-        }
-        let times = KVVec::from_elem(0, self.slots.len(), GFP_KERNEL_ACCOUNT)?;
-        let mut deadlines = Deadlines::new(times);
-        let mut lists = self.lists.lock();
-        // Unless another thread was faster.
-        if lists.deadlines.is_unallocated() {
-            core::mem::swap(&mut lists.deadlines, &mut deadlines);
-        }
-        drop(lists);
-        // What is left is freed without the lock.
-        drop(deadlines);
-        Ok(())
-    }
-
     /// Has the timer fire in time for the deadlines that were set since the last call.
-    pub(super) fn start_timer(&self, lists: &mut Lists) {
+    pub(super) fn start_timer(&self, lists: &mut Lists<R>) {
         let first = core::mem::replace(&mut lists.first_new, u64::MAX);
         if first < lists.due {
             lists.due = first;
@@ -706,11 +873,11 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Leaks the slots, which the device may still complete. Called after [`Self::ignore`], when no
+    /// Leaks the hooks, which the device may still complete. Called after [`Self::ignore`], when no
     /// completion is being handled. Process context; sleeps. The queue has no slots after this.
     pub(super) fn leak(&mut self) {
         self.purge();
-        core::mem::forget(core::mem::take(&mut self.slots));
+        core::mem::forget(core::mem::take(&mut self.hooks));
     }
 
     /// Cancels the posted requests that `which` selects, and returns how many it canceled. Process
@@ -719,14 +886,18 @@ impl<R: WrContext> Queue<R> {
     /// Calls `tell` for each request, the oldest first, under the queue's lock. The slots stay
     /// posted until the device is done with them. The lock is released after [`LOCKED_SLOTS`].
     /// Requests that are posted meanwhile are left out.
-    pub(super) fn cancel(&self, which: impl Fn(&R) -> bool, tell: impl FnMut(R)) -> u32 {
-        self.cancel_each(|_, _, request| which(request), tell)
+    pub(super) fn cancel(
+        &self,
+        which: impl Fn(SlotRef<'_, R>) -> bool,
+        tell: impl FnMut(R),
+    ) -> u32 {
+        self.cancel_each(|_, _, slot| which(slot), tell)
     }
 
     /// Does what [`Self::cancel`] does; `which` gets the slot of each request, too.
     fn cancel_each(
         &self,
-        which: impl Fn(&Lists, u32, &R) -> bool,
+        which: impl Fn(&Lists<R>, u32, SlotRef<'_, R>) -> bool,
         mut tell: impl FnMut(R),
     ) -> u32 {
         let (mut count, mut newest, mut next) = (0u32, None, None);
@@ -734,12 +905,12 @@ impl<R: WrContext> Queue<R> {
             let mut lists = self.lists.lock();
             let newest = *newest.get_or_insert(lists.number);
             let mut at = match next {
-                Some((index, number)) if self.is_posted(&lists, index, number) => Some(index),
+                Some((index, number)) if lists.number_of(index) == number => Some(index),
                 // When the device is done with that one, it mostly is with those before it, too.
                 _ => lists.order.first(),
             };
             for _ in 0..LOCKED_SLOTS {
-                let Some(index) = at.filter(|&at| self.number(&lists, at) <= newest) else {
+                let Some(index) = at.filter(|&at| lists.number_of(at) <= newest) else {
                     return count;
                 };
                 if self.cancel_posted(&mut lists, index, &which, &mut tell) {
@@ -748,22 +919,11 @@ impl<R: WrContext> Queue<R> {
                 let is_last = lists.order.last() == Some(index);
                 at = (!is_last).then(|| lists.order.next(index));
             }
-            next = at.map(|at| (at, self.number(&lists, at)));
+            next = at.map(|at| (at, lists.number_of(at)));
             if next.is_none() {
                 return count;
             }
         }
-    }
-
-    /// Returns the number of the request in slot `index`; 0 if it never had one.
-    fn number(&self, _lists: &Lists, index: u32) -> u64 {
-        // SAFETY: The lock is held, and there is no other reference.
-        unsafe { self.content(index) }.map_or(0, |content| content.number)
-    }
-
-    /// Returns whether slot `index` is posted and has request `number`.
-    fn is_posted(&self, lists: &Lists, index: u32, number: u64) -> bool {
-        number > lists.done && self.number(lists, index) == number
     }
 
     /// Cancels the request in slot `index` if it is posted and `which` selects it. Otherwise as
@@ -771,10 +931,10 @@ impl<R: WrContext> Queue<R> {
     pub(super) fn cancel_slot(
         &self,
         index: u32,
-        which: impl Fn(&R) -> bool,
+        which: impl Fn(SlotRef<'_, R>) -> bool,
         tell: impl FnOnce(R),
     ) -> bool {
-        let which = |_: &Lists, _, request: &R| which(request);
+        let which = |_: &Lists<R>, _, slot: SlotRef<'_, R>| which(slot);
         self.cancel_posted(&mut self.lists.lock(), index, which, tell)
     }
 
@@ -785,7 +945,8 @@ impl<R: WrContext> Queue<R> {
         // A request that is posted from here on starts the timer itself.
         self.lists.lock().due = u64::MAX;
         let next = Cell::new(u64::MAX);
-        let is_over = |lists: &Lists, index, _: &R| match lists.deadlines.get(index) {
+        let is_over = |lists: &Lists<R>, index, _: SlotRef<'_, R>| match lists.deadlines.get(index)
+        {
             0 => false,
             at_ns if at_ns <= now => true,
             at_ns => {
@@ -806,23 +967,29 @@ impl<R: WrContext> Queue<R> {
     /// canceled before. Returns whether it did.
     fn cancel_posted(
         &self,
-        lists: &mut Lists,
+        lists: &mut Lists<R>,
         index: u32,
-        which: impl FnOnce(&Lists, u32, &R) -> bool,
+        which: impl FnOnce(&Lists<R>, u32, SlotRef<'_, R>) -> bool,
         tell: impl FnOnce(R),
     ) -> bool {
-        // SAFETY: The lock is held, and there is no other reference.
-        match unsafe { self.content(index) } {
-            Some(content) if content.number > lists.done && !content.canceled => {
-                // SAFETY: By the type invariant of the slot, which is posted.
-                let request = unsafe { content.request.assume_init_mut() };
-                if !which(lists, index, request) {
+        let at = index as usize;
+        match lists.entries.get(at) {
+            Some(entry) if lists.number_of(index) != 0 && !entry.mark.is_canceled() => {
+                let Some(kept) = &entry.kept else {
+                    return false;
+                };
+                let reference = lists.sides.references.get(at).and_then(Option::as_ref);
+                if !which(lists, index, SlotRef { kept, reference }) {
                     return false;
                 }
-                content.canceled = true;
+                let kept = kept.clone();
+                if let Some(entry) = lists.entries.get_mut(at) {
+                    entry.mark.cancel();
+                }
                 lists.canceled = lists.canceled.saturating_add(1);
                 lists.deadlines.remove(index);
-                tell(request.detach());
+                let request = lists.join(index, kept);
+                tell(request);
                 true
             }
             _ => false,
@@ -853,20 +1020,16 @@ impl<R: WrContext> Queue<R> {
     /// Takes something that slot `index` still holds of its last request. Returns [`None`] when the
     /// slot holds nothing, or is posted. Dropping the result may sleep.
     fn leftover(&self, index: u32) -> Option<Leftover> {
-        let lists = self.lists.lock();
-        // SAFETY: The lock is held, and there is no other reference.
-        let content = unsafe { self.content(index) }?;
-        if content.number > lists.done {
+        let mut lists = self.lists.lock();
+        if lists.number_of(index) != 0 {
             return None;
         }
-        if let Some(ah) = content.ah.take() {
+        let addresses = &mut lists.sides.addresses;
+        if let Some(ah) = addresses.get_mut(index as usize).and_then(Option::take) {
             return Some(Leftover::Address(ah));
         }
-        let held = content.held as usize;
-        self.memory(index).iter().take(held).find_map(|cell| {
-            // SAFETY: As above.
-            unsafe { (*cell.get()).take() }.map(Leftover::Memory)
-        })
+        let mut cells = self.cells(&mut lists, index);
+        cells.find_map(Option::take).map(Leftover::Memory)
     }
 }
 

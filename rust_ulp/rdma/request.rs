@@ -35,16 +35,22 @@ pub(crate) enum QueueKind {
 
 /// The data that the owner of a queue keeps with a request.
 ///
-/// It goes to the handler when the request ends. Its destructor must not sleep.
+/// It goes to the handler when the request ends. The destructors of its parts must not sleep.
 ///
 /// ```
 /// struct Request { user_data: u64 }
 ///
 /// impl WrContext for Request {
+///     type Kept = u64;
+///     type Reference = ();
 ///     type Unsignaled = u32;
 ///
-///     fn detach(&mut self) -> Self {
-///         Self { user_data: self.user_data }
+///     fn split(self) -> (u64, Option<()>) {
+///         (self.user_data, None)
+///     }
+///
+///     fn join(user_data: u64, _: Option<()>, _start_ns: u64) -> Self {
+///         Self { user_data }
 ///     }
 ///
 ///     fn complete_unsignaled(self, count: &mut u32) {
@@ -53,31 +59,51 @@ pub(crate) enum QueueKind {
 /// }
 /// ```
 pub(crate) trait WrContext: Send + Sized + 'static {
+    /// The part that every slot has room for. [`WrHandler::cancel`] gets a copy of it.
+    type Kept: Clone + Send;
+
+    /// The part that only some requests have. It goes to the first call of the handler for the
+    /// request: after [`WrHandler::cancel`], [`WrHandler::complete_canceled`] gets none. It is dropped
+    /// when the request is not signaled and was posted, and the driver refused a later one of its
+    /// chain: no completion may report it.
+    type Reference: Send;
+
     /// The report to the handler about requests that were not signaled and succeeded.
     type Unsignaled: Default;
 
-    /// Returns the data for [`WrHandler::cancel`]; the rest goes to
-    /// [`WrHandler::complete_canceled`]. Any context, with the queue's lock held; must not sleep.
-    fn detach(&mut self) -> Self;
+    /// Splits the request into its parts. Any context, with the queue's lock held; must not sleep.
+    /// The same holds for the functions below.
+    fn split(self) -> (Self::Kept, Option<Self::Reference>);
 
-    /// Adds the request to `done`: it was not signaled, and succeeded. Any context, with the
-    /// queue's lock held; must not sleep.
+    /// Joins the parts; `start_ns` is what [`Self::start_ns`] returned.
+    fn join(kept: Self::Kept, reference: Option<Self::Reference>, start_ns: u64) -> Self;
+
+    /// Returns whether the request has a [`Self::Reference`].
+    fn has_reference(&self) -> bool {
+        false
+    }
+
+    /// Returns a time that is kept with the request, 0 for none.
+    fn start_ns(&self) -> u64 {
+        0
+    }
+
+    /// Called when a request with `reference` is put into slot `index` of its queue, before the device
+    /// has it.
+    fn placed(_reference: &Self::Reference, _index: u32) {}
+
+    /// Adds the request to `done`: it was not signaled, and succeeded.
     fn complete_unsignaled(self, done: &mut Self::Unsignaled);
 
     /// Returns whether the request, if it is not signaled and succeeds, needs only be counted:
-    /// [`Self::complete_plain`] is called in place of [`Self::complete_unsignaled`], and its
-    /// destructor is not.
+    /// [`Self::complete_plain`] is called in place of [`Self::complete_unsignaled`]. It has no
+    /// reference then, and what the slot kept is dropped later.
     fn is_plain(&self) -> bool {
         false
     }
 
-    /// Adds `count` plain requests to `done`. Context as for [`Self::complete_unsignaled`].
+    /// Adds `count` plain requests to `done`.
     fn complete_plain(_count: u32, _done: &mut Self::Unsignaled) {}
-
-    /// Called for a request that is not signaled and was posted, if the driver refused a later
-    /// request of its chain. No completion may report it. Context as for
-    /// [`Self::complete_unsignaled`].
-    fn chain_refused(&mut self) {}
 
     /// Returns the number of bytes that [`Posted`] counts.
     fn bytes(&self) -> u32 {
@@ -89,10 +115,20 @@ pub(crate) trait WrContext: Send + Sized + 'static {
     fn end_ns(&self, _now: u64) -> u64 {
         0
     }
+}
 
-    /// Called with the queue's lock held when the request is put into slot `index` of its queue,
-    /// before the device has it.
-    fn placed(&self, _index: u32) {}
+/// The parts of a request in a slot.
+///
+/// ```
+/// fn is_first(request: SlotRef<'_, Arc<waiter::Waiter>>, first: &Arc<waiter::Waiter>) -> bool {
+///     Arc::ptr_eq(request.kept, first)
+/// }
+/// ```
+pub(crate) struct SlotRef<'a, R: WrContext> {
+    /// What the slot keeps.
+    pub(crate) kept: &'a R::Kept,
+    /// The reference, if there is one.
+    pub(crate) reference: Option<&'a R::Reference>,
 }
 
 /// The requests that a queue has taken since it was created.
@@ -136,8 +172,11 @@ pub(crate) enum CancelReason {
 /// ```
 /// # struct Nothing;
 /// # impl WrContext for Nothing {
+/// #     type Kept = ();
+/// #     type Reference = ();
 /// #     type Unsignaled = ();
-/// #     fn detach(&mut self) -> Self { Self }
+/// #     fn split(self) -> ((), Option<()>) { ((), None) }
+/// #     fn join(_: (), _: Option<()>, _: u64) -> Self { Self }
 /// #     fn complete_unsignaled(self, _: &mut ()) {}
 /// # }
 /// use ::kernel::sync::atomic::{Atomic, Relaxed};

@@ -30,14 +30,15 @@ use super::{
     pd::Pd,
     queue::{
         Calls,
+        CqeOwner,
         Queue,
-        TakenWr,
-        WrSlot, //
+        TakenWr, //
     },
     request::{
         CancelReason,
         Posted,
         QueueKind,
+        SlotRef,
         WrHandler, //
     },
     wr::WorkCompletion, //
@@ -337,6 +338,7 @@ impl<H: WrHandler> Srq<H> {
                 queue <- unsafe {
                     Queue::new(
                         QueueKind::Recv,
+                        true,
                         this.as_ptr().cast(),
                         Calls { done: Self::done, expired: Self::expired },
                         max_wr,
@@ -505,15 +507,12 @@ impl<H: WrHandler> Srq<H> {
         // `Member::leave` empties the completion queue after the driver has destroyed one. While there
         // is one that it did not destroy, `ib_destroy_srq_user()` (drivers/infiniband/core/verbs.c)
         // refuses, and then the drop of this value has completions ignored.
-        let (slot, wc) = unsafe {
+        let ((owner, index), wc) = unsafe {
             let wc = &*wc;
-            (
-                WrSlot::<H::Request>::from_cqe(wc.__bindgen_anon_1.wr_cqe),
-                wc,
-            )
+            (CqeOwner::slot_of(wc.__bindgen_anon_1.wr_cqe), wc)
         };
         // SAFETY: By the type invariant.
-        let this = unsafe { &*slot.owner.cast::<Self>() };
+        let this = unsafe { &*owner.context.cast::<Self>() };
         // Nothing is read through `wc.qp`: a driver may have made the completion while the queue pair
         // was destroyed (`rxe_receiver()`, drivers/infiniband/sw/rxe/rxe_resp.c).
         let qp = address(wc.qp);
@@ -522,10 +521,10 @@ impl<H: WrHandler> Srq<H> {
             Some(found) => {
                 // SAFETY: By the type invariant of `MemberRef`. The lock keeps it in the list.
                 let member = unsafe { found.member.as_ref() };
-                this.completed(slot.index, member, &WorkCompletion::new(wc));
+                this.completed(index, member, &WorkCompletion::new(wc));
             }
             // Of a queue pair that its driver did not destroy.
-            None => this.flush(slot.index),
+            None => this.flush(index),
         }
     }
 
@@ -568,13 +567,17 @@ impl<H: WrHandler> Srq<H> {
 
     /// Cancels the requests that `which` selects, and returns how many it canceled. Context as for
     /// [`Qp::cancel`](super::qp::Qp::cancel).
-    pub(crate) fn cancel(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
+    pub(crate) fn cancel(&self, which: impl Fn(SlotRef<'_, H::Request>) -> bool) -> u32 {
         let report = |request| self.handler.cancel(request, CancelReason::Canceled);
         self.queue.cancel(which, report)
     }
 
     /// Cancels the request in slot `slot`, if `which` selects it. Context as for [`Self::cancel`].
-    pub(crate) fn cancel_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
+    pub(crate) fn cancel_slot(
+        &self,
+        slot: u32,
+        which: impl Fn(SlotRef<'_, H::Request>) -> bool,
+    ) -> bool {
         let report = |request| self.handler.cancel(request, CancelReason::Canceled);
         self.queue.cancel_slot(slot, which, report)
     }

@@ -85,10 +85,16 @@ impl Waiter {
 }
 
 impl WrContext for Arc<Waiter> {
+    type Kept = Self;
+    type Reference = ();
     type Unsignaled = ();
 
-    fn detach(&mut self) -> Self {
-        self.clone()
+    fn split(self) -> (Self, Option<()>) {
+        (self, None)
+    }
+
+    fn join(kept: Self, _: Option<()>, _start_ns: u64) -> Self {
+        kept
     }
 
     fn complete_unsignaled(self, _done: &mut ()) {

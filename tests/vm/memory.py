@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Memory: buffers and their keys, grants, between h1 and h2.
 
-    memory.py keys|local|grants|once|expiry|late|revoke|ends|user|dirty|import|fork|destroy
+    memory.py keys|local|grants|once|expiry|late|revoke|ends|user|dirty|import|fork|destroy|several
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -658,6 +658,36 @@ def test_destroy(r):
     unlocks, given_back = destroy(a)
     r.note(f"nothing posted since: {unlocks} unlocks")
     r.equal("slots that nothing used since are not searched again", (unlocks < few, given_back), (True, PAGE))
+
+
+def test_several(r):
+    """A request with elements in several buffers keeps all of them until the device is done with it."""
+    depth = 64
+    a, b = joined(sges=3)
+    spare = [Buffer(b.file, b.pd, PAGE) for _ in range(2)]
+    for turn in ("first", "second"):
+        buffers = [Buffer(b.file, b.pd, PAGE) for _ in range(3)]
+        array = (S["sge"] * 3)(*[S["sge"](buffer=each.handle, length=8, offset=8) for each in buffers])
+        b.file.submit([b.qp.wr("RECV", num_sge=3, sge=S["sge"](offset=ctypes.addressof(array)))])
+        for each in [*buffers, spare[-1]]:
+            each.map.close()
+        before = status_of("VmPin")
+        for each in buffers:
+            b.file.destroy(each.handle)
+        r.equal(f"{turn} use of a slot: DESTROY gives no buffer of a posted receive back", status_of("VmPin"), before)
+        a.file.submit([a.qp.wr("SEND", a.buffer, 0, 24)])
+        ended = done(a), [(c.status, c.byte_len) for c in b.cq.wait(1)]
+        r.equal(f"{turn} use of a slot: the receive succeeds", ended, ([0], [(0, 24)]))
+        b.file.destroy(spare.pop().handle)
+        r.equal(
+            f"{turn} use of a slot: after that, DESTROY of a fourth buffer gives all four back",
+            before - status_of("VmPin"),
+            4 * PAGE,
+        )
+        # The next request is in the same slot.
+        b.file.submit([b.qp.wr("RECV", b.buffer, 0, 8) for _ in range(depth - 1)])
+        a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8) for _ in range(depth - 1)])
+        r.equal(f"{turn} use of a slot: the others are used", (done(a, 63), done(b, 63)), ([0] * 63, [0] * 63))
 
 
 def test_user(r):

@@ -37,9 +37,11 @@ proptest! {
 #[test]
 fn a_queue_without_memory_for_deadlines_has_none() {
     let mut deadlines = Deadlines::new(Vec::new());
-    assert!(deadlines.is_unallocated());
     deadlines.set(0, 1);
     deadlines.remove(0);
     assert!(deadlines.is_empty());
     assert_eq!(deadlines.get(0), 0);
+    *deadlines.times_mut() = vec![0];
+    deadlines.set(0, 1);
+    assert_eq!(deadlines.get(0), 1);
 }

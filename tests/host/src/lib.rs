@@ -24,6 +24,7 @@ mod events;
 mod handle;
 mod latency;
 mod layout;
+mod mark;
 mod order;
 mod ring;
 mod ring_model;

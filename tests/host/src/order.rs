@@ -28,7 +28,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn check(order: &Order<Vec<Link>>, posted: &VecDeque<u32>, free: &VecDeque<u32>) {
+fn check(order: &Order<Vec<Link>>, posted: &VecDeque<u32>, free: &VecDeque<u32>, linked: bool) {
     assert_eq!(order.posted() as usize, posted.len());
     assert_eq!(order.first(), posted.front().copied());
     assert_eq!(order.last(), posted.back().copied());
@@ -40,18 +40,30 @@ fn check(order: &Order<Vec<Link>>, posted: &VecDeque<u32>, free: &VecDeque<u32>)
         at = order.next(at);
         assert_eq!(order.prev(at), slot);
     }
+    if !linked {
+        for slot in 0..order.depth() + 2 {
+            let place = posted.iter().position(|&at| at == slot);
+            assert_eq!(order.place(slot), place.map(|place| place as u32));
+        }
+    }
 }
 
 proptest! {
-    /// A circle without slots has none, and one of any size is two lists.
+    /// A circle without slots has none, and one of any size is two lists. Without links only the oldest
+    /// slots are freed.
     #[test]
-    fn is_two_lists(depth in 0u32..8, steps in prop::collection::vec(step(), 1..200)) {
-        let mut order = Order::new(vec![Link::default(); depth as usize]);
+    fn is_two_lists(
+        depth in 0u32..8,
+        linked in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
+        let links = if linked { depth as usize } else { 0 };
+        let mut order = Order::new(depth, vec![Link::default(); links]);
         let mut posted = VecDeque::new();
         let mut free: VecDeque<u32> = (0..depth).collect();
         // The free slots that were posted and not taken since, at the end of `free`.
         let mut used = VecDeque::new();
-        check(&order, &posted, &free);
+        check(&order, &posted, &free, linked);
         for step in steps {
             match step {
                 Step::Push => {
@@ -76,6 +88,11 @@ proptest! {
                         free.extend(posted.drain(..count));
                     }
                 }
+                Step::Remove(rank) if !linked && rank > 0 => {
+                    if let Some(&slot) = posted.get(rank) {
+                        order.remove(slot);
+                    }
+                }
                 Step::Remove(rank) => {
                     if let Some(slot) = posted.remove(rank) {
                         order.remove(slot);
@@ -89,7 +106,7 @@ proptest! {
                     }
                 }
             }
-            check(&order, &posted, &free);
+            check(&order, &posted, &free, linked);
         }
     }
 }
