@@ -104,16 +104,19 @@ commands! {
     IOC_CQ_EVENTFD: CqEventfd { flags: 0 } => input(cq::eventfd);
     IOC_QP_CREATE: QpCreate { flags: abi::QP_SIG_ALL } => create(qp::create);
     IOC_QP_MODIFY: QpModify {
-        flags: 0, zero: (attr.pad, attr.reserved, attr.ah.pad, attr.ah.reserved)
+        flags: 0,
+        zero: (attr.pad, attr.reserved, attr.ah.pad, attr.ah.pad2, attr.ah.reserved)
     } => modify(qp::modify);
     IOC_QP_QUERY: QpQuery {
-        flags: 0, zero: (attr.pad, attr.reserved, attr.ah.pad, attr.ah.reserved)
+        flags: 0,
+        zero: (attr.pad, attr.reserved, attr.ah.pad, attr.ah.pad2, attr.ah.reserved)
     } => query(qp::query);
     IOC_SRQ_CREATE: SrqCreate { flags: 0 } => create(srq::create);
     IOC_SRQ_MODIFY: SrqModify { flags: 0 } => input(srq::modify);
     IOC_SRQ_QUERY: SrqQuery { flags: 0 } => query(srq::query);
-    IOC_AH_CREATE: AhCreate { flags: 0, zero: (attr.pad, attr.reserved), check: ah::check }
-        => create(ah::create);
+    IOC_AH_CREATE: AhCreate {
+        flags: 0, zero: (attr.pad, attr.pad2, attr.reserved), check: ah::check
+    } => create(ah::create);
     IOC_BUFFER_CREATE: BufferCreate { flags: 0, zero: (pad) }
         => create_prepared(buffer::allocate, buffer::create);
     IOC_BUFFER_REGISTER: BufferRegister { flags: abi::BUFFER_READ_ONLY }
