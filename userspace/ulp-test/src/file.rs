@@ -3,9 +3,11 @@
 //! An open file and its commands, with what every refusal has to keep to.
 
 use crate::report::{because, check, equal, hang, Outcome};
+use crate::sys::hostile::dma_buf;
 use crate::sys::{abi, bytes, value, Area, Fd, Mapping, Place, Plain, PAGE};
 use nix::errno::Errno;
 use std::mem::offset_of;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 pub use crate::sys::abi::Command;
@@ -256,6 +258,53 @@ impl File {
         self.accepted(&Self::srq_args(pd, cq))
     }
 
+    /// The address of the port, with that port number of the connection manager.
+    pub fn address(&self, port: u16) -> Outcome<abi::Addr> {
+        let mut addr = abi::Addr {
+            family: libc::AF_INET as u16,
+            port,
+            ..abi::Addr::default()
+        };
+        let mapped = self
+            .gid
+            .strip_prefix(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        let v4 = mapped.ok_or("the preferred GID is of no IPv4 address")?;
+        for (to, from) in addr.addr.iter_mut().zip(v4) {
+            *to = *from;
+        }
+        Ok(addr)
+    }
+
+    /// What makes a listener, at a port of the kernel's choice.
+    pub fn listen_args(&self) -> Outcome<abi::Listen> {
+        Ok(abi::Listen {
+            addr: self.address(0)?,
+            backlog: 1,
+            ..abi::Listen::new()
+        })
+    }
+
+    /// What connects a queue pair to our own address, where nobody listens.
+    pub fn connect_args(&self, qp: u32) -> Outcome<abi::Connect> {
+        Ok(abi::Connect {
+            qp,
+            dst: self.address(1)?,
+            ..abi::Connect::new()
+        })
+    }
+
+    /// A connection that has failed.
+    pub fn failed(&self, qp: u32) -> Outcome<u32> {
+        let conn = self.accepted(&self.connect_args(qp)?)?.handle;
+        let (result, _) = self.call(&abi::ConnWait {
+            conn,
+            timeout_ns: hang().as_nanos() as u64,
+            ..abi::ConnWait::new()
+        });
+        equal("CONN_WAIT", result, Err(Errno::ECONNREFUSED))?;
+        Ok(conn)
+    }
+
     /// Destroys.
     pub fn destroy(&self, handle: u32) -> Outcome {
         let arg = abi::Destroy {
@@ -498,6 +547,14 @@ pub struct Set {
     pub memory: Mapping,
     /// The ring of `cq`.
     pub ring: Ring,
+    /// A listener, in a complete set.
+    pub listener: u32,
+    /// A queue pair in RESET that may be connected, in a complete set.
+    pub spare: u32,
+    /// A connection that has failed, in a complete set.
+    pub connection: u32,
+    /// A dma-buf of four pages, in a complete set.
+    pub dma_buf: Option<OwnedFd>,
 }
 
 /// Bytes of the buffer of a [`Set`].
@@ -536,7 +593,21 @@ impl Set {
             srq,
             memory,
             ring,
+            listener: 0,
+            spare: 0,
+            connection: 0,
+            dma_buf: None,
         })
+    }
+
+    /// Makes one that has a listener and a connection, too, and a dma-buf.
+    pub fn complete() -> Outcome<Self> {
+        let mut set = Self::new()?;
+        set.listener = set.file.accepted(&set.file.listen_args()?)?.handle;
+        set.spare = set.file.qp(set.pd, set.cq.handle)?.handle;
+        set.connection = set.file.failed(set.spare)?;
+        set.dma_buf = Some(dma_buf(4).map_err(because("making a dma-buf"))?);
+        Ok(set)
     }
 
     /// `length` bytes at `offset` of the buffer.

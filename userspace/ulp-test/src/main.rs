@@ -7,6 +7,7 @@
 //! `rights` and `write-sizes` go through the crate. `kv` and `revoking-peer` are careless and
 //! hostile peers of the tool `ulp`; `tasks` drops futures. All but these and `load` print KTAP.
 
+mod annotations;
 mod api;
 mod cases;
 mod file;

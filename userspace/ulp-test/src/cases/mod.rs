@@ -5,6 +5,7 @@
 mod args;
 mod handles;
 mod maps;
+pub mod matrix;
 mod modify;
 mod ranges;
 mod submit;
@@ -15,6 +16,7 @@ use crate::report::Report;
 /// All cases. Wants a default device.
 pub fn run(r: &mut Report) {
     args::run(r);
+    matrix::run(r);
     handles::run(r);
     ranges::run(r);
     modify::run(r);
