@@ -338,8 +338,19 @@ enum ib_wc_status hca_gather(struct hca_qp *qp, struct hca_wqe *wqe,
 void hca_datagram_wqe(struct hca_wqe *wqe, const struct ib_ud_wr *wr);
 enum ib_wc_status hca_send_datagram(struct hca_qp *qp, struct hca_wqe *wqe);
 
-/* exporter.c */
+/* exporter.c, which needs vmap_pfn() */
+#ifdef CONFIG_VMAP_PFN
 int hca_add_exporter(void);
 void hca_remove_exporter(void);
+#else
+static inline int hca_add_exporter(void)
+{
+	return 0;
+}
+
+static inline void hca_remove_exporter(void)
+{
+}
+#endif
 
 #endif
