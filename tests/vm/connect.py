@@ -2064,6 +2064,10 @@ def test_elsewhere(r):
         ("link del of the netdev", "ip -n h2 link del w2", of_all, True),
         ("rmmod", rmmod, of_all, True),
     ]
+    if os.path.exists("/proc/lockdep"):
+        # rmmod is refused there: for lockdep, the socket of each queue pair holds the module
+        # (rxe_qp.c: rxe_reclassify_send_socket()).
+        cases.pop()
     if ulp.HCA:
         cases = [("unplugged", f"echo 1 >/sys/class/infiniband/{ulp.DEV2}/device/remove", of_all, True)]
     for name, command, fail, waits in cases:
