@@ -120,7 +120,7 @@ LOCK, UNLOCK = "rust_ulp_h_spin_lock_bh", "rust_ulp_h_spin_unlock_bh"
 def receives(depth, timeout_of):
     """An end whose receive queue is full of receives, numbered; `timeout_of` says how long each batch may take."""
     end, _ = pair(depth=depth + 1, entries=2 * depth)
-    for first in range(0, depth, 128):
+    for _ in range(0, depth, 128):
         left = timeout_of()
         end.file.submit([recv(end, 0, timeout_ns=left) for _ in range(128)])
     return end
