@@ -352,10 +352,11 @@ fn refusals_have_the_errnos_of_the_header() {
         (Refusal::TooLong, 90, "EMSGSIZE"),
     ] {
         assert_eq!(refusal.errno(), errno);
-        assert!(
-            header.contains(&format!(" *  {name} ")),
-            "the header says nothing of {name}"
-        );
+        let is_told = header
+            .lines()
+            .filter_map(|line| line.strip_prefix(" * "))
+            .any(|line| line.trim_start().starts_with(&format!("{name} ")));
+        assert!(is_told, "the header says nothing of {name}");
     }
 }
 
