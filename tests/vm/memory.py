@@ -262,7 +262,7 @@ def test_grants(r):
         error_of(a.file.call, "GRANT_CREATE", offset=4 * HALF, length=1, **part),
         "ERANGE",
     )
-    for flags, qp in ((N["GRANT_ONE_SHOT_INV"], 0), (2, a.qp.handle), (8, 0), (1 << 31, a.qp.handle)):
+    for flags, qp in ((N["GRANT_ONE_SHOT_INV"], 0), (4, a.qp.handle), (8, 0), (1 << 31, a.qp.handle)):
         r.equal(
             f"flags {flags:#x} with queue pair {qp:#x}",
             error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8, flags=flags, qp=qp),
