@@ -33,7 +33,7 @@ const fn failed(status: u16) -> i32 {
 
 /// The extra word of request number `index` of a batch, which failed with that status.
 fn failure(status: u16, index: u64) -> u64 {
-    u64::from(status) | index << abi::URING_INDEX_SHIFT
+    u64::from(status) | (index << abi::URING_INDEX_SHIFT)
 }
 
 /// A completion of a failure without the error code of the vendor.
@@ -167,7 +167,7 @@ fn drained(set: &Set, qp: u32) -> Outcome {
 
 /// The extra word of a request on a connection that succeeded.
 fn word(flags: u8, imm: u32) -> u64 {
-    u64::from(imm) | u64::from(flags) << abi::URING_FLAGS_SHIFT
+    u64::from(imm) | (u64::from(flags) << abi::URING_FLAGS_SHIFT)
 }
 
 // --- one request ------------------------------------------------------------------
