@@ -51,7 +51,8 @@ RUST_ULP_FAULT_POST(post_srq_recv, struct ib_srq, struct ib_recv_wr)
 /* The done() of every request: calls the Rust function of its queue. */
 void rust_ulp_completion(struct ib_cq *cq, struct ib_wc *wc)
 {
-	container_of(wc->wr_cqe, struct rust_ulp_cqe_hook, cqe)->owner->done(cq, wc);
+	container_of(wc->wr_cqe, struct rust_ulp_cqe_hook, cqe)
+		->owner->done(cq, wc);
 }
 
 /* The done() of the requests of a queue that a driver did not destroy. */
