@@ -334,8 +334,8 @@ fn flip(wr: &abi::Wr, bit: u32) -> abi::Wr {
         4 if by < 32 => wr.sge.buffer ^= 1 << by,
         4 => wr.sge.length ^= 1 << (by - 32),
         5 => wr.sge.offset ^= 1 << by,
-        6 => wr.args = atomic(words(&wr)[0] ^ 1 << by, words(&wr)[1]),
-        7 => wr.args = atomic(words(&wr)[0], words(&wr)[1] ^ 1 << by),
+        6 => wr.args = atomic(words(&wr)[0] ^ (1 << by), words(&wr)[1]),
+        7 => wr.args = atomic(words(&wr)[0], words(&wr)[1] ^ (1 << by)),
         _ => wr.timeout_ns ^= 1 << by,
     }
     wr
