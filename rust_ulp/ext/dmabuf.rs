@@ -100,7 +100,7 @@ impl Import {
 }
 
 // SAFETY: The mapping is removed under the reservation lock of the buffer, which the `_unlocked`
-// functions take (drivers/dma-buf/dma-buf.c:1329).
+// functions take (drivers/dma-buf/dma-buf.c:dma_buf_unmap_attachment_unlocked).
 unsafe impl Send for DmaBuf {}
 // SAFETY: As above. A shared reference gives access to nothing.
 unsafe impl Sync for DmaBuf {}

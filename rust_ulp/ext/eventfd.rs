@@ -25,8 +25,8 @@ use kernel::{
 /// The value owns a reference to the context.
 pub(crate) struct EventFd(NonNull<eventfd_ctx>);
 
-// SAFETY: References are a `kref`, and `eventfd_signal_mask()` adds to the counter under the lock
-// of the wait queue (fs/eventfd.c:71).
+// SAFETY: References are a `kref`, and the counter changes under the lock of the wait queue
+// (fs/eventfd.c:eventfd_signal_mask).
 unsafe impl Send for EventFd {}
 // SAFETY: As above.
 unsafe impl Sync for EventFd {}

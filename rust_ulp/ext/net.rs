@@ -39,7 +39,8 @@ impl NetNs {
     /// context.
     pub(crate) fn current() -> Option<Self> {
         // SAFETY: The helper reads the current task's `nsproxy`, which only that task changes
-        // (include/linux/nsproxy.h:72), and which is null once the task exits.
+        // ("the namespaces access rules", include/linux/nsproxy.h), and which is null once the task
+        // exits.
         let ptr = unsafe { bindings::rust_ulp_h_current_net() };
         // INVARIANT: The helper took a reference.
         NonNull::new(ptr).map(|ptr| Self { ptr })

@@ -184,7 +184,7 @@ impl Pages {
         for _ in 0..count {
             // SAFETY: The allocator has this order. The node is -1, `NUMA_NO_NODE`, or was online
             // above. A node that goes offline keeps its lists of zones:
-            // `try_offline_node()`, mm/memory_hotplug.c:2186.
+            // mm/memory_hotplug.c:try_offline_node.
             let page =
                 unsafe { bindings::rust_ulp_h_alloc_pages_node(node.unwrap_or(-1), gfp, order) };
             let page = NonNull::new(page).ok_or(ENOMEM)?;

@@ -38,8 +38,8 @@ pub(crate) struct Timer {
     context: *const c_void,
 }
 
-// SAFETY: The kernel changes a timer under the lock of its base: `lock_hrtimer_base()`,
-// kernel/time/hrtimer.c:1508 (start) and 1633 (cancel).
+// SAFETY: The kernel changes a timer under the lock of its base
+// (kernel/time/hrtimer.c:hrtimer_start_range_ns and hrtimer_try_to_cancel).
 unsafe impl Send for Timer {}
 // SAFETY: As above.
 unsafe impl Sync for Timer {}

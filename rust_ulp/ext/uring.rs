@@ -496,7 +496,7 @@ pub(crate) struct CmdRef {
 }
 
 // SAFETY: What is accessed through it is atomic, and any context may queue the task work that
-// completes the command (`__io_req_task_work_add()`, io_uring/tw.h:40).
+// completes the command (io_uring/tw.h:__io_req_task_work_add).
 unsafe impl Send for CmdRef {}
 // SAFETY: As above.
 unsafe impl Sync for CmdRef {}

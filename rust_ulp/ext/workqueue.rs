@@ -35,8 +35,8 @@ pub(crate) struct Workqueue {
     ptr: NonNull<kernel::bindings::workqueue_struct>,
 }
 
-// SAFETY: Any context may queue work: `__queue_work()` takes the lock of the pool
-// (kernel/workqueue.c:2275).
+// SAFETY: Any context may queue work, which takes the lock of the pool
+// (kernel/workqueue.c:__queue_work).
 unsafe impl Send for Workqueue {}
 // SAFETY: As above.
 unsafe impl Sync for Workqueue {}

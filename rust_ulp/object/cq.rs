@@ -127,8 +127,8 @@ impl CqObject {
 
     /// Makes the calling thread a waiter: from here on it handles completions in place of a worker,
     /// unless a softirq does that. It may post requests before it waits: a completion that arrives
-    /// early then calls no worker. It must not access user memory meanwhile, which may take as long
-    /// as user space likes.
+    /// early then calls no worker. It must not access user memory meanwhile: user space decides how
+    /// long an access takes.
     ///
     /// A task of low priority leaves the completions to the worker: it may lose its CPU for long
     /// while it polls, and others on the queue would wait for it.

@@ -63,8 +63,8 @@ pub(crate) fn region(pages: u32) -> u64 {
 /// `size` bytes.
 ///
 /// rxe rounds the number of slots, of which one stays free, and the bytes of each up to powers of
-/// two (`rxe_queue_init()`, drivers/infiniband/sw/rxe/rxe_queue.c:55), mlx5 their product
-/// (`calc_sq_size()`, hw/mlx5/qp.c:622). Each queue has a request more, for draining.
+/// two (drivers/infiniband/sw/rxe/rxe_queue.c:rxe_queue_init), mlx5 their product
+/// (hw/mlx5/qp.c:calc_sq_size). Each queue has a request more, for draining.
 fn rounded(count: u32, size: u32) -> u64 {
     let slots = u64::from(count).saturating_add(2);
     let size = u64::from(size).max(64);

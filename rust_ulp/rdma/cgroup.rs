@@ -53,7 +53,7 @@ pub(crate) struct Charge {
 }
 
 // SAFETY: Any task may return a charge: `rdmacg_uncharge()` takes `rdmacg_mutex` and looks at the
-// arguments only (kernel/cgroup/rdma.c:307).
+// arguments only (kernel/cgroup/rdma.c:rdmacg_uncharge_hierarchy).
 unsafe impl Send for Charge {}
 // SAFETY: As above. A shared reference gives access to nothing.
 unsafe impl Sync for Charge {}

@@ -270,16 +270,16 @@ impl<H: WrHandler> QueueRun<H> {
 ///
 /// Drivers copy work requests, their elements and inline data when they are posted, so the chain can
 /// be used again at once. Consumers in the kernel rely on that: they post requests that are on the
-/// stack (`nvme_rdma_post_send()`, `nvme_rdma_post_recv()`, drivers/nvme/host/rdma.c:1593 and 1624).
-/// The elements and the inline data are copied at these lines of drivers/infiniband:
+/// stack (drivers/nvme/host/rdma.c:nvme_rdma_post_send and nvme_rdma_post_recv). These functions of
+/// drivers/infiniband copy the elements and the inline data:
 ///
 /// | driver | send | receive |
 /// |---|---|---|
-/// | rxe | rxe_verbs.c:845, 847 | rxe_verbs.c:995 |
-/// | mlx5 | wr.c:1165, 1178 | wr.c:1253 |
-/// | bnxt_re | ib_verbs.c:3132, 3159 | ib_verbs.c:3357, 3396 |
-/// | hns | hns_roce_hw_v2.c:317 to 368 | hns_roce_hw_v2.c:798 |
-/// | rdmavt | qp.c:2050 | qp.c:1824, 2231 |
+/// | rxe | rxe_verbs.c:init_send_wqe | rxe_verbs.c:post_one_recv |
+/// | mlx5 | wr.c:mlx5_ib_post_send | wr.c:mlx5_ib_post_recv |
+/// | bnxt_re | ib_verbs.c:bnxt_re_copy_wr_payload | ib_verbs.c:bnxt_re_post_recv |
+/// | hns | hns_roce_hw_v2.c:set_rc_inl | hns_roce_hw_v2.c:fill_recv_sge_to_wqe |
+/// | rdmavt | qp.c:rvt_post_one_wr | qp.c:rvt_post_recv, rvt_post_srq_recv |
 ///
 /// Dropping a chain discards its requests.
 ///

@@ -135,7 +135,8 @@ pub(crate) struct Registration<T: Client> {
 }
 
 // SAFETY: The core registers and unregisters clients under `clients_rwsem`
-// (drivers/infiniband/core/device.c:102); the client itself is `Send` and `Sync`.
+// (drivers/infiniband/core/device.c:ib_register_client and remove_client_id); the client itself is
+// `Send` and `Sync`.
 unsafe impl<T: Client> Send for Registration<T> {}
 // SAFETY: As above.
 unsafe impl<T: Client> Sync for Registration<T> {}

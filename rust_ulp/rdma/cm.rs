@@ -318,8 +318,8 @@ impl<'a> RawEvent<'a> {
 pub(crate) struct Id(Opaque<bindings::rdma_cm_id>);
 
 // SAFETY: The manager changes the state of an identifier under its spinlock and its handler mutex
-// (drivers/infiniband/core/cma.c:401). Operations that need the caller to hold the mutex are
-// methods of `LockedId`.
+// (drivers/infiniband/core/cma.c:cma_comp_exch). Operations that need the caller to hold the mutex
+// are methods of `LockedId`.
 unsafe impl Send for Id {}
 // SAFETY: As above.
 unsafe impl Sync for Id {}

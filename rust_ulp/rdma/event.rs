@@ -94,7 +94,7 @@ pub(crate) struct Registration<H: Handler> {
 }
 
 // SAFETY: The core changes its list of handlers under `event_handler_rwsem`
-// (drivers/infiniband/core/device.c:2048); the handler is `Send` and `Sync`.
+// (drivers/infiniband/core/device.c:ib_register_event_handler); the handler is `Send` and `Sync`.
 unsafe impl<H: Handler> Send for Registration<H> {}
 // SAFETY: As above.
 unsafe impl<H: Handler> Sync for Registration<H> {}

@@ -46,7 +46,7 @@ pub(crate) struct Pd {
 }
 
 // SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs, and the core counts the users of a
-// domain atomically (`atomic_inc(&pd->usecnt)`, drivers/infiniband/core/verbs.c:604).
+// domain atomically (drivers/infiniband/core/verbs.c:_rdma_create_ah).
 unsafe impl Send for Pd {}
 // SAFETY: As above.
 unsafe impl Sync for Pd {}

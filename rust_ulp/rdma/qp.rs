@@ -765,8 +765,8 @@ impl<H: WrHandler> Qp<H> {
     /// Returns whether the device has requests, or may have taken some of a shared receive queue.
     ///
     /// Without any, a queue pair is destroyed in the state that it has. rxe acknowledges a message
-    /// after its completion, and does not when the queue pair is in ERR by then (`do_complete()`,
-    /// rxe_resp.c:1217), while `rxe_destroy_qp()` waits for the acknowledgment.
+    /// after its completion, and does not when the queue pair is in ERR by then
+    /// (rxe_resp.c:do_complete), while `rxe_destroy_qp()` waits for the acknowledgment.
     fn has_work(&self) -> bool {
         let has_posted = |queue: &Queue<_>| queue.lists.lock().order.posted() > 0;
         self.member.shared().is_some() || has_posted(&self.send) || has_posted(&self.recv)

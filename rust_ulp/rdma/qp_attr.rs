@@ -128,8 +128,8 @@ pub(super) fn is_transition(from: u32, to: u32, qp_type: QpType, mask: u32) -> b
     unsafe { bindings::ib_modify_qp_is_ok(from, to, qp_type.to_raw(), mask) }
 }
 
-/// Returns the attributes that a transition requires, without the state: `qp_state_table`
-/// (drivers/infiniband/core/verbs.c:1458), which is not exported.
+/// Returns the attributes that a transition requires, without the state
+/// (drivers/infiniband/core/verbs.c:qp_state_table, which is not exported).
 fn required(from: State, to: State, qp_type: QpType) -> u32 {
     match (from, to, qp_type) {
         (State::Reset, State::Init, QpType::Ud) => mask::PKEY_INDEX | mask::PORT | mask::QKEY,
