@@ -175,7 +175,7 @@ struct rust_ulp_device_list {
  *  EALREADY    the file is attached
  *  EDQUOT      the rdma cgroup allows no more handles, or the user has too many objects and files
  *  ENOENT      there is no device, none of that name, or none that this file may use
- *  EOPNOTSUPP  the device is an iWARP device
+ *  EOPNOTSUPP  the device is iWARP, or cannot register memory by fast registration (FRWR)
  */
 struct rust_ulp_attach {
 	__u32 size, flags;
