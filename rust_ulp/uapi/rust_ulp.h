@@ -23,8 +23,8 @@
  *    of it, unless it is infinite, so that it can be repeated with the same struct.
  *  - Memory is charged to the memory cgroup of the caller, except what a driver allocates.
  *  - Numbers are in host byte order. GIDs and GUIDs are bytes in network byte order.
- *  - Callers of 32 bits have the same layout. Constants and members stay. Structs that begin with
- *    @size, or whose size the caller passes, grow at their end; padding becomes members.
+ *  - Version 3 is final: constants and members stay, the same for callers of 32 bits. Structs that
+ *    begin with @size, or whose size the caller passes, grow at their end; padding becomes members.
  *  - An mmap offset is opaque, below 2^44, and a multiple of 65536. A part of an object may be
  *    mapped that begins at a multiple of the page size.
  *
