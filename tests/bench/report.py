@@ -145,7 +145,6 @@ OVER = (
 # On Soft-RoCE: words, mode, test, value, and the beginning of the other side's name.
 BESIDE = (
     ("8 B send, half a round trip, both ends sleep", "icount", "send_lat_8", "median_us", "libibverbs"),
-    ("8 B write, half a round trip, both ends spin", "smp", "write_lat_8", "median_us", "libibverbs"),
     ("8 B writes in lists of 64, rate", "icount", "write_rate_8", "msg_s", "libibverbs"),
     ("64 KiB writes in lists of 16, bandwidth", "icount", "write_bw_64k", "mib_s", "libibverbs"),
     ("connecting, to the end of the first write", "icount", "connect", "total_us", "librdmacm"),
@@ -174,7 +173,7 @@ def find(results, mode, name, key, prefix):
 
 
 def full(mode, result):
-    """Every row against the sides of SHORT. Of two emulated CPUs only the ratios mean something."""
+    """Every row against the sides of SHORT."""
     heading = WHERE.get(mode, mode)
     lines = [
         f"## {heading[0].upper()}{heading[1:]}",
@@ -184,14 +183,9 @@ def full(mode, result):
             f" {pairs_of(result)}:"
         ),
         "",
+        "| measured | value | rust_ulp | against | theirs | difference | ratio (lowest to highest) |",
+        "|---|---|---|---|---|---|---|",
     ]
-    if mode == "smp":
-        lines += ["| measured | value | against | ratio (lowest to highest) |", "|---|---|---|---|"]
-    else:
-        lines += [
-            "| measured | value | rust_ulp | against | theirs | difference | ratio (lowest to highest) |",
-            "|---|---|---|---|---|---|---|",
-        ]
     for test in result["summary"].values():
         for key, sides in test["rows"].items():
             # The same again.
@@ -200,9 +194,6 @@ def full(mode, result):
             words, unit, _ = UNITS[key]
             for side, s in sides.items():
                 if not side.startswith(SHORT):
-                    continue
-                if mode == "smp":
-                    lines.append(f"| {test['what']} | {words} | {side} | {span(s)} |")
                     continue
                 difference = number(abs(s["ours"] - s["value"]))
                 lines.append(
@@ -214,7 +205,7 @@ def full(mode, result):
 
 def summary(results):
     """The README's tables."""
-    commits = sorted({results[mode]["commit"] for mode in ("hca", "icount", "smp", "memory") if mode in results})
+    commits = sorted({results[mode]["commit"] for mode in ("hca", "icount", "memory") if mode in results})
     lines = [
         textwrap.fill(f"Measured at commit {', '.join(commits)}. {RULE}", 100),
         "",
@@ -225,15 +216,12 @@ def summary(results):
         s, _ = find(results, "hca", name, key, "the floor")
         ours, theirs = round(s["ours"] * times), round(s["value"] * times)
         lines.append(f"| {words} | {ours:,} | {theirs:,} | {ours - theirs:,} |")
-    lines += ["", "| on Soft-RoCE | CPUs | ours | theirs | ratio (lowest to highest) |", "|---|---|---|---|---|"]
+    lines += ["", "| on Soft-RoCE | ours | theirs | ratio (lowest to highest) |", "|---|---|---|---|"]
     for words, mode, name, key, prefix in BESIDE:
         s, side = find(results, mode, name, key, prefix)
         unit = UNITS[key][1]
         ours, theirs = (f"{number(v)} {unit}".rstrip() for v in (s["ours"], s["value"]))
-        if mode == "smp":
-            ours, theirs = "-", ""
-        theirs = ", ".join(part for part in (theirs, side) if part)
-        lines.append(f"| {words} | {results[mode]['cpus']} | {ours} | {theirs} | {span(s)} |")
+        lines.append(f"| {words} | {ours} | {theirs}, {side} | {span(s)} |")
     lines += ["", "| the kernel keeps | bytes |", "|---|---|"]
     for words, kind in KEPT:
         try:
@@ -271,7 +259,7 @@ def figures(readme, document, picture, report):
         results = json.load(f)
     # All before anything is written: what was not measured changes nothing.
     first, lines = summary(results), chart(results)
-    rest = "\n".join(full(mode, results[mode]) for mode in ("smp", "icount", "hca") if mode in results)
+    rest = "\n".join(full(mode, results[mode]) for mode in ("icount", "hca") if mode in results)
     between_marks(readme, first)
     between_marks(document, f"{textwrap.fill(RULE, 100)}\n\n{rest}")
     with open(picture, "w") as f:
