@@ -9,7 +9,8 @@
 //!
 //! Nothing obliges the scheduler to run that thread soon. So a timer runs from a call on. It ticks
 //! until a tick finds no call. The second tick since a call takes the call away: the worker polls in
-//! place of the threads. It does so from then on, until one of the threads takes part again.
+//! place of the threads. It does so from then on, until one of the threads takes part again. The
+//! timer does not help when a thread loses its CPU while it polls, see `CqObject::waiter`.
 
 /// The state of [`Pollers`].
 #[allow(unreachable_pub)]

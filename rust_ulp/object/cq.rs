@@ -130,8 +130,11 @@ impl CqObject {
     /// early then calls no worker. It must not access user memory meanwhile: user space decides how
     /// long an access takes.
     ///
-    /// A task of low priority leaves the completions to the worker: it may lose its CPU for long
-    /// while it polls, and others on the queue would wait for it.
+    /// A task of low priority leaves the completions to the worker. The timer of the queue does not
+    /// make up for that: it takes a call from a thread that does not come, but not the mutex from
+    /// one that loses its CPU while it polls. The mutex lends no priority, so the worker, other
+    /// threads and the drain of a queue pair would wait for as long as ordinary tasks keep that CPU
+    /// busy. An ordinary task waits for its share of the time only.
     pub(crate) fn waiter(&self) -> CqWaiter<'_> {
         let serves = self.delivery == abi::DELIVER_WORKQUEUE && !task::is_background();
         CqWaiter {
