@@ -53,8 +53,8 @@
 //!   `rdma/mr` registers regions through `rdma/fast_reg`. `ext/pages` allocates, pins
 //!   (`ext/pinned`) or imports (`ext/dmabuf`) the pages.
 //! - `cmd/cm` has the commands of connections, `object/listener` and `object/connection` the
-//!   objects. `rdma/cm` wraps `rdma_cm_id`, whose events arrive through `rust_ulp_cm_event` of
-//!   rdma/entry.c.
+//!   objects, `object/conn_param` what both ends agree on. `rdma/cm` wraps `rdma_cm_id`, whose
+//!   events arrive through `rust_ulp_cm_event` of rdma/entry.c.
 //!
 //! # Lock order
 //!

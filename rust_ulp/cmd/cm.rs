@@ -25,12 +25,12 @@ use crate::{
         REMOTE_ACCESS, //
     },
     object::{
-        connection::{
+        conn_param::{
             ConnectParams,
-            Connection,
             PrivateData,
             MAX_ACK_TIMEOUT, //
         },
+        connection::Connection,
         deadline::Deadline,
         listener::{
             Backlog,

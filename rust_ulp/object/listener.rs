@@ -7,10 +7,8 @@
 //! is needed. It has no identifier any more: its work has given that back.
 
 use super::{
-    connection::{
-        Connection,
-        MAX_ACK_TIMEOUT, //
-    },
+    conn_param::MAX_ACK_TIMEOUT,
+    connection::Connection,
     deadline::Deadline,
     quota::QuotaCharge, //
 };

@@ -6,6 +6,7 @@ pub(crate) mod ah;
 pub(crate) mod batch;
 pub(crate) mod buffer;
 pub(crate) mod completion;
+pub(crate) mod conn_param;
 pub(crate) mod connection;
 pub(crate) mod cq;
 pub(crate) mod deadline;
