@@ -115,12 +115,12 @@ fn agree_rtr(
     if param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
         attributes.av.traffic_class = param.traffic_class;
     }
+    attributes.min_rnr_timer = param.min_rnr_timer;
     // A peer may answer with more than the request asked for and the device supports.
     attributes.max_dest_rd_atomic = attributes.max_dest_rd_atomic.min(param.responder_resources);
     agreed.responder_resources = attributes.max_dest_rd_atomic;
     agreed.path_mtu = attributes.path_mtu as u8;
     agreed.traffic_class = attributes.av.traffic_class;
-    agreed.min_rnr_timer = attributes.min_rnr_timer;
     Ok(())
 }
 

@@ -591,8 +591,7 @@ impl Connection {
         if connect.param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
             id.set_traffic_class(connect.param.traffic_class);
         }
-        id.set_min_rnr_timer(connect.param.min_rnr_timer)
-            .and_then(|()| id.resolve_address(connect.src, connect.dst, FIRST_LOOK_MILLIS))
+        id.resolve_address(connect.src, connect.dst, FIRST_LOOK_MILLIS)
             .map_err(|err| {
                 // The manager says of a device that goes what it says of an address of no device.
                 let closed = self.progress.lock().closed;
@@ -731,13 +730,8 @@ impl Connection {
         let qp = claim.object();
         let param = self.take_request(claim, param)?;
         self.user_data.store(user_data, Relaxed);
-        let agreed = match place.as_ref() {
-            Some(id) => id
-                .set_min_rnr_timer(param.min_rnr_timer)
-                .and_then(|()| bring_up(id, &qp, &param)),
-            None => Err(econnreset()),
-        };
-        let agreed = match agreed {
+        let id = place.as_ref().ok_or_else(econnreset);
+        let agreed = match id.and_then(|id| bring_up(id, &qp, &param)) {
             Ok(agreed) => agreed,
             Err(err) if err == econnreset() => return Err(self.give_up(&mut place, err)),
             Err(err) => {

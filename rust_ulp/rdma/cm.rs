@@ -748,14 +748,6 @@ impl<H: Handler> OwnedId<H> {
         unsafe { bindings::rdma_set_service_type(self.as_raw(), class.into()) };
     }
 
-    /// Sets the RNR timer, `enum ib_rnr_timeout`, at most 31. Call it before the queue pair goes to
-    /// RTR. Sleeps.
-    pub(crate) fn set_min_rnr_timer(&self, timer: u8) -> Result {
-        fault::point()?;
-        // SAFETY: By the type invariant. The type of the identifier is RC.
-        to_result(unsafe { bindings::rdma_set_min_rnr_timer(self.as_raw(), timer) })
-    }
-
     /// Starts to resolve the link-layer address of `dst`, from `src` or from the source of the
     /// route, for at most `millis`. Sleeps. Ends in [`Event::AddressResolved`] or
     /// [`Event::AddressError`].
