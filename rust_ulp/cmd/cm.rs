@@ -230,7 +230,10 @@ pub(super) fn accept(ctx: &Ctx<'_>, value: &abi::Accept) -> Result {
     let private = private_data(&value.private_data, value.private_len)?;
     let connection = ctx.file.table().read().connection(value.request)?.clone();
     let claim = claim(ctx.file, value.qp)?;
-    connection.accept(claim, &value.param, private, value.user_data)
+    let number = claim.number();
+    connection
+        .accept(claim, &value.param, private, value.user_data)
+        .inspect_err(|&err| connection.trace_end(number, Err(err)))
 }
 
 /// Rejects a request.

@@ -75,6 +75,75 @@ pub(crate) struct Outcome {
     pub(crate) peer: Option<SocketAddr>,
 }
 
+impl Outcome {
+    /// Returns that of an attempt of which nothing is known.
+    pub(super) fn none() -> Self {
+        Self {
+            param: abi::ConnParam::default(),
+            peer_qp_num: 0,
+            reject_reason: 0,
+            private: PrivateData::new(&[]),
+            local: None,
+            peer: None,
+        }
+    }
+
+    /// Returns what the sender of `request` asks for. `reads` are the most outstanding reads of a
+    /// queue pair as responder and as initiator.
+    pub(super) fn of_request(request: &cm::Request<'_>, reads: (u8, u8)) -> Self {
+        let message = request.message();
+        let parameters = message.parameters;
+        let path = request.id().path();
+        let (local, peer) = request.id().addresses();
+        Self {
+            param: abi::ConnParam {
+                responder_resources: parameters.responder_resources.min(reads.0),
+                initiator_depth: parameters.initiator_depth.min(reads.1),
+                retry_cnt: parameters.retry_count,
+                rnr_retry: parameters.rnr_retry_count,
+                path_mtu: path.map_or(0, |path| path.mtu),
+                traffic_class: path.map_or(0, |path| path.traffic_class),
+                flags: if parameters.flow_control {
+                    abi::CONN_FLOW_CONTROL
+                } else {
+                    0
+                },
+                ..Default::default()
+            },
+            peer_qp_num: parameters.qp_num,
+            reject_reason: 0,
+            private: PrivateData::new(message.private_data),
+            local,
+            peer,
+        }
+    }
+}
+
+/// Limits `param` of ACCEPT to what the peer has `asked` for. Returns [`ERANGE`] for a smaller MTU:
+/// the peer would not learn of it, and would send longer packets.
+pub(super) fn limit(param: &abi::ConnParam, asked: &abi::ConnParam) -> Result<abi::ConnParam> {
+    if param.path_mtu != 0 && param.path_mtu < asked.path_mtu {
+        return Err(ERANGE);
+    }
+    Ok(abi::ConnParam {
+        responder_resources: param.responder_resources.min(asked.responder_resources),
+        initiator_depth: param.initiator_depth.min(asked.initiator_depth),
+        ..*param
+    })
+}
+
+/// Returns `param` as a request or an answer has it, with the number of the queue pair.
+pub(super) fn message(param: &abi::ConnParam, qp_num: u32) -> cm::Parameters {
+    cm::Parameters {
+        responder_resources: param.responder_resources,
+        initiator_depth: param.initiator_depth,
+        flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
+        retry_count: param.retry_cnt,
+        rnr_retry_count: param.rnr_retry,
+        qp_num,
+    }
+}
+
 /// Brings `qp` to RTS with the manager's attributes and `param`; returns the negotiated parameters.
 /// Sleeps.
 pub(super) fn bring_up(

@@ -9,8 +9,8 @@
 //! Two actors take the steps of an attempt. The handler runs in process context with the manager's
 //! handler mutex held: it stores the event, resolves the route and sends the request as soon as
 //! that can be done, and moves the queue pair to ERR when the peer has ended the connection. All
-//! other steps run in the work of the connection, see [`Connection::step`]: it brings the queue
-//! pair to RTS when the peer has accepted, and gives the identifier of an attempt that failed back.
+//! other steps run in the work of the connection, see [`Connection::run`]: it brings the queue pair
+//! to RTS when the peer has accepted, and gives the identifier of an attempt that failed back.
 //!
 //! The parameters, and what both ends agree on, are in [`super::conn_param`].
 //!
@@ -21,15 +21,14 @@
 use super::{
     conn_param::{
         bring_up,
+        limit,
+        message,
         ConnectParams,
         Outcome,
         PrivateData, //
     },
     deadline::Deadline,
-    qp::{
-        Claim,
-        QpObject, //
-    }, //
+    qp::Claim, //
 };
 use crate::{
     device::Device,
@@ -70,7 +69,8 @@ use kernel::{
         },
         Arc,
         CondVar,
-        Mutex, //
+        Mutex,
+        MutexGuard, //
     },
     workqueue::{
         impl_has_work,
@@ -161,6 +161,18 @@ struct Progress {
 }
 
 impl Progress {
+    fn new(stage: Stage, outcome: Outcome) -> Self {
+        Self {
+            stage,
+            failure: None,
+            closed: None,
+            outcome,
+            qp: None,
+            connect: None,
+            look_millis: FIRST_LOOK_MILLIS,
+        }
+    }
+
     /// Notes the error that ends the attempt, or the request.
     fn fail(&mut self, err: Error) {
         if self.stage.is_attempt() || self.stage == Stage::Requested {
@@ -174,11 +186,6 @@ impl Progress {
     /// Returns whether the work of the connection has something to do.
     fn is_due(&self) -> bool {
         self.closed.is_none() && (self.stage == Stage::ConnectResponse || self.failure.is_some())
-    }
-
-    /// Returns the queue pair of the attempt.
-    fn object(&self) -> Result<Arc<QpObject>> {
-        self.qp.as_ref().map(Claim::object).ok_or_else(econnreset)
     }
 
     /// Returns the number of the queue pair, or 0.
@@ -224,45 +231,43 @@ impl_has_work! {
 impl WorkItem for Connection {
     type Pointer = Arc<Self>;
 
+    /// Takes the next step of the attempt, if one is due. Sleeps.
     fn run(this: Arc<Self>) {
         // No guard of the device: its removal ends the connection, which waits for this lock.
-        let mut id = this.id.lock();
+        let mut place = this.id.lock();
         let progress = this.progress.lock();
-        let (is_attempt, number) = (progress.stage.is_attempt(), progress.number());
+        let (stage, failure, number) = (progress.stage, progress.failure, progress.number());
+        let is_due = progress.is_due();
         drop(progress);
-        let Some(Err(err)) = id.as_ref().map(|id| this.step(id)) else {
+        let Some(id) = place.as_ref().filter(|_| is_due) else {
             return;
         };
-        let err = this.give_up(&mut id, err);
-        if is_attempt {
-            this.trace_end(number, Err(err));
-            this.raise(abi::EVENT_CONNECT_FAILED, err.to_errno().unsigned_abs());
+        let result = match failure {
+            Some(err) if err == ETIMEDOUT && stage == Stage::AddrQuery => this.resolve_again(id),
+            Some(err) => Err(err),
+            None => this.establish(id),
+        };
+        if let Err(err) = result {
+            let err = this.give_up(&mut place, err);
+            if stage.is_attempt() {
+                this.trace_end(number, Err(err));
+                this.raise(abi::EVENT_CONNECT_FAILED, err.to_errno().unsigned_abs());
+            }
         }
     }
 }
 
 impl Connection {
-    fn new(stage: Stage, device: Arc<Device>, file: Arc<FileEvents>) -> Result<Arc<Self>> {
-        let progress = Progress {
-            stage,
-            failure: None,
-            closed: None,
-            outcome: Outcome {
-                param: abi::ConnParam::default(),
-                peer_qp_num: 0,
-                reject_reason: 0,
-                private: PrivateData::new(&[]),
-                local: None,
-                peer: None,
-            },
-            qp: None,
-            connect: None,
-            look_millis: FIRST_LOOK_MILLIS,
-        };
+    fn new(
+        progress: Progress,
+        user_data: u64,
+        device: Arc<Device>,
+        file: Arc<FileEvents>,
+    ) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 handle: Atomic::new(0),
-                user_data: Atomic::new(0),
+                user_data: Atomic::new(user_data),
                 device,
                 file,
                 start_ns: now_ns(),
@@ -286,14 +291,14 @@ impl Connection {
         connect: ConnectParams,
         user_data: u64,
     ) -> Result<Arc<Self>> {
-        let this = Self::new(Stage::AddrQuery, device, file)?;
-        this.user_data.store(user_data, Relaxed);
+        let progress = Progress {
+            qp: Some(claim),
+            connect: Some(connect),
+            ..Progress::new(Stage::AddrQuery, Outcome::none())
+        };
+        let this = Self::new(progress, user_data, device, file)?;
         let id = cm::OwnedId::connection(net, ib_device, this.clone())?;
         *this.id.lock() = Some(id);
-        let mut progress = this.progress.lock();
-        progress.qp = Some(claim);
-        progress.connect = Some(connect);
-        drop(progress);
         Ok(this)
     }
 
@@ -305,30 +310,8 @@ impl Connection {
         device: Arc<Device>,
         file: Arc<FileEvents>,
     ) -> Result<Arc<Self>> {
-        let this = Self::new(Stage::Requested, device, file)?;
-        let message = request.message();
-        let parameters = message.parameters;
-        let mut progress = this.progress.lock();
-        let outcome = &mut progress.outcome;
-        outcome.peer_qp_num = parameters.qp_num;
-        outcome.private = PrivateData::new(message.private_data);
-        (outcome.local, outcome.peer) = request.id().addresses();
-        outcome.param = abi::ConnParam {
-            responder_resources: parameters.responder_resources.min(reads.0),
-            initiator_depth: parameters.initiator_depth.min(reads.1),
-            retry_cnt: parameters.retry_count,
-            rnr_retry: parameters.rnr_retry_count,
-            ..Default::default()
-        };
-        if parameters.flow_control {
-            outcome.param.flags |= abi::CONN_FLOW_CONTROL;
-        }
-        if let Some(path) = request.id().path() {
-            outcome.param.path_mtu = path.mtu;
-            outcome.param.traffic_class = path.traffic_class;
-        }
-        drop(progress);
-        Ok(this)
+        let outcome = Outcome::of_request(request, reads);
+        Self::new(Progress::new(Stage::Requested, outcome), 0, device, file)
     }
 
     /// Keeps `request`, for which [`Self::requested`] made this connection. In the handler.
@@ -415,7 +398,7 @@ impl Connection {
 
     /// Reports the end of an attempt with the queue pair `number`, or that ACCEPT began none, to the
     /// tracepoint and the debug messages.
-    fn trace_end(&self, number: u32, result: Result) {
+    pub(crate) fn trace_end(&self, number: u32, result: Result) {
         let handle = self.handle.load(Relaxed);
         trace::connect(handle, number, result.err().map_or(0, |err| err.to_errno()));
         ulp_debug!(
@@ -443,10 +426,7 @@ impl Connection {
                 drop(progress);
                 self.resolve_route(id.id())
             }
-            (cm::Event::RouteResolved, Stage::RouteQuery) => {
-                drop(progress);
-                self.request(id)
-            }
+            (cm::Event::RouteResolved, Stage::RouteQuery) => self.request(id, progress),
             (cm::Event::Response(message), Stage::Connect) => {
                 progress.outcome.peer_qp_num = message.parameters.qp_num;
                 progress.outcome.private = PrivateData::new(message.private_data);
@@ -474,26 +454,12 @@ impl Connection {
     }
 
     /// Sends the connection request. Sleeps.
-    fn request(&self, id: &cm::LockedId<'_>) -> Result {
-        let progress = self.progress.lock();
-        if let Some(err) = progress.closed {
-            // `end` may have taken the queue pair since the event was looked at.
-            return Err(err);
-        }
-        let connect = *progress.connect.as_ref().ok_or(EINVAL)?;
+    fn request(&self, id: &cm::LockedId<'_>, progress: MutexGuard<'_, Progress>) -> Result {
+        let ConnectParams { param, private, .. } = *progress.connect.as_ref().ok_or(EINVAL)?;
         let qp_num = progress.number();
         drop(progress);
-        let param = &connect.param;
         id.limit_path(param.path_mtu, param.ack_timeout);
-        let parameters = cm::Parameters {
-            responder_resources: param.responder_resources,
-            initiator_depth: param.initiator_depth,
-            flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
-            retry_count: param.retry_cnt,
-            rnr_retry_count: param.rnr_retry,
-            qp_num,
-        };
-        id.connect(&parameters, connect.private.bytes())?;
+        id.connect(&message(&param, qp_num), private.bytes())?;
         // The answer cannot have been noted: its handler waits for this one.
         let mut progress = self.progress.lock();
         if progress.closed.is_none() {
@@ -620,21 +586,6 @@ impl Connection {
         }
     }
 
-    /// Takes the next step of the attempt, if one is due. Sleeps.
-    fn step(&self, id: &cm::OwnedId<Self>) -> Result {
-        let progress = self.progress.lock();
-        let (stage, failure) = (progress.stage, progress.failure);
-        if !progress.is_due() {
-            return Ok(());
-        }
-        drop(progress);
-        match (stage, failure) {
-            (Stage::AddrQuery, Some(err)) if err == ETIMEDOUT => self.resolve_again(id),
-            (_, Some(err)) => Err(err),
-            (_, None) => self.establish(id),
-        }
-    }
-
     /// Resolves the link-layer address of the peer once more. Sleeps.
     ///
     /// The resolver (`rdma_resolve_ip()`) looks at the neighbour entry, and then queues its request
@@ -658,7 +609,7 @@ impl Connection {
     fn establish(&self, id: &cm::OwnedId<Self>) -> Result {
         let progress = self.progress.lock();
         let param = progress.connect.as_ref().ok_or(EINVAL)?.param;
-        let qp = progress.object()?;
+        let qp = (progress.qp.as_ref().map(Claim::object)).ok_or_else(econnreset)?;
         drop(progress);
         let agreed = bring_up(id, &qp, &param).inspect_err(|_| {
             // Without this the peer would wait until the connection is destroyed.
@@ -713,19 +664,6 @@ impl Connection {
         private_data: &[u8],
         user_data: u64,
     ) -> Result {
-        let number = claim.number();
-        self.answer(claim, param, private_data, user_data)
-            .inspect_err(|&err| self.trace_end(number, Err(err)))
-    }
-
-    /// Does what [`Self::accept`] does, but for the trace.
-    fn answer(
-        &self,
-        claim: Claim,
-        param: &abi::ConnParam,
-        private_data: &[u8],
-        user_data: u64,
-    ) -> Result {
         let mut place = self.id.lock();
         let qp = claim.object();
         let param = self.take_request(claim, param)?;
@@ -743,10 +681,7 @@ impl Connection {
         let parameters = cm::Parameters {
             responder_resources: agreed.responder_resources,
             initiator_depth: agreed.initiator_depth,
-            flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
-            retry_count: 0,
-            rnr_retry_count: param.rnr_retry,
-            qp_num: qp.number(),
+            ..message(&param, qp.number())
         };
         let answered = (place.as_ref().ok_or_else(econnreset))
             .and_then(|id| id.lock().accept(&parameters, private_data));
@@ -766,26 +701,16 @@ impl Connection {
             Stage::Failed => return Err(progress.failure.unwrap_or_else(econnreset)),
             _ => return Err(enotconn()),
         }
-        let asked = progress.outcome.param;
-        if param.path_mtu != 0 && param.path_mtu < asked.path_mtu {
-            // The peer would not learn of it, and would send longer packets.
-            return Err(ERANGE);
-        }
+        let param = limit(param, &progress.outcome.param)?;
         progress.stage = Stage::Accepting;
         progress.qp = Some(claim);
-        Ok(abi::ConnParam {
-            responder_resources: param.responder_resources.min(asked.responder_resources),
-            initiator_depth: param.initiator_depth.min(asked.initiator_depth),
-            ..*param
-        })
+        Ok(param)
     }
 
     /// Undoes [`Self::take_request`], and what was done to the queue pair since. Sleeps.
     fn leave_request(&self) {
-        let mut progress = self.progress.lock();
         self.user_data.store(0, Relaxed);
-        let claim = progress.qp.take();
-        drop(progress);
+        let claim = self.progress.lock().qp.take();
         if let Some(claim) = claim {
             claim.give_back();
         }
