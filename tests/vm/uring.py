@@ -276,6 +276,8 @@ def test_words(r):
         if not small:
             word = want.status | 2 << INDEX | want.vendor_err << N["URING_VENDOR_ERR_SHIFT"]
             r.equal("... status, index and the vendor's code", uring.extra, word)
+            if ulp.HCA:
+                r.equal("... which the adapter makes", hex(want.vendor_err), hex(0xBAD00000 | want.status))
 
     a, b = datagrams()
     uring = Uring()
