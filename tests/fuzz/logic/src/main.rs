@@ -23,6 +23,7 @@ mod logic;
 use logic::chunks::{common_order, Plan};
 use logic::events::{Queue, PLACES};
 use logic::handle::{Handle, MAX_OBJECTS};
+use logic::remote::{Remote, RemoteOp};
 use uapi::abi;
 use uapi::decode::{decode, Elements, Limits, Op};
 
@@ -115,21 +116,16 @@ fn request(input: &mut Input<'_>) {
         }
     }
     match request.op {
-        Op::Write {
-            remote_addr,
-            rkey,
-            imm,
-        } => {
-            assert_eq!((remote_addr, rkey), (wr.remote_addr, wr.rkey));
-            assert!(imm.is_none() || imm == Some(wr.imm_data));
-        }
-        Op::Read { remote_addr, rkey } => {
-            assert_eq!((remote_addr, rkey), (wr.remote_addr, wr.rkey));
-            assert!(!request.inline);
-        }
-        Op::CompareSwap { remote_addr, .. } | Op::FetchAdd { remote_addr, .. } => {
-            assert!(remote_addr == wr.remote_addr && remote_addr % 8 == 0);
-            assert!(matches!(request.elements, Elements::One(sge) if sge.length == 8));
+        Op::Remote(Remote { addr, rkey, op }) => {
+            assert_eq!((addr, rkey), (wr.remote_addr, wr.rkey));
+            match op {
+                RemoteOp::Write { imm } => assert!(imm.is_none() || imm == Some(wr.imm_data)),
+                RemoteOp::Read => assert!(!request.inline),
+                RemoteOp::CompareSwap { .. } | RemoteOp::FetchAdd { .. } => {
+                    assert_eq!(addr % 8, 0);
+                    assert!(matches!(request.elements, Elements::One(sge) if sge.length == 8));
+                }
+            }
         }
         Op::Send { .. } | Op::Recv => assert_eq!((wr.remote_addr, wr.rkey), (0, 0)),
     }
@@ -198,8 +194,10 @@ fn events(input: &mut Input<'_>) {
 }
 
 fn plan(input: &mut Input<'_>) {
+    // Pages of 4, 16 or 64 KiB.
+    let shift = 12 + 2 * (u32::from(input.u8()) % 3);
     let (length, size, most) = (input.u64(), input.u32() & 0x20_1000, input.u64());
-    if let Some(plan) = Plan::new(length, size) {
+    if let Some(plan) = Plan::new(shift, length, size) {
         let attempts: Vec<_> = plan.attempts(|bytes| most & !(bytes - 1)).collect();
         assert!(attempts.len() <= 10 && attempts.iter().all(|(order, _)| *order <= 9));
         assert!(attempts.windows(2).all(|pair| pair[0].0 > pair[1].0));
@@ -209,7 +207,7 @@ fn plan(input: &mut Input<'_>) {
     let frames: Vec<_> = std::iter::repeat_with(|| input.u32() as usize)
         .take(16)
         .collect();
-    assert!(common_order(frames.into_iter(), number, sizes, 9) <= 9);
+    assert!(common_order(shift, frames.into_iter(), number, sizes, 9) <= 9);
 }
 
 fuzz_target!(|bytes: &[u8]| {
