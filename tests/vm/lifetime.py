@@ -10,6 +10,7 @@ returns. Prints KTAP.
 
 import ctypes
 import errno
+import functools
 import json
 import os
 import random
@@ -379,6 +380,55 @@ def test_ended(r):
         calls = [error_of(end.file.destroy, o.handle) for o in (qp, cq)]
         seen.append((calls, sorted(set(map(ended, posting)) - {"ENOENT", "ENOTCONN"})))
     r.equal("a post fails when its queue pair has ended, and its queue goes", seen, [(["none"] * 2, [])] * len(seen))
+
+    def cancel(end, depth):
+        """CANCEL of all receives of a full queue; whether it has told the first ones."""
+        for _ in range(0, depth, 1024):
+            end.file.submit([end.qp.wr("RECV", end.buffer, 0, 8)] * 1024)
+        tail = end.cq.ring.tail
+        call = functools.partial(end.file.call, "CANCEL", queue=end.qp.handle, flags=N["CANCEL_ALL"])
+        return call, lambda: end.cq.ring.tail != tail
+
+    def destroy(end, depth):
+        """DESTROY of a buffer, which takes from all queue pairs the memory of ended requests; whether it has begun."""
+        idle = Qp(end.file, end.pd, Cq(end.file, depth), depth)
+        idle.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=end.file.port)
+        request = {"pd": end.pd, "node": N["NODE_ANY"], "length": 4 * SIZE, "page_size": ulp.SMALL}
+        first, *others = (end.file.call("BUFFER_CREATE", **request) for _ in range(depth))
+        end.file.submit([idle.wr("RECV", buffer, 0, 8) for buffer in (first, *others)])
+        for buffer in others:
+            end.file.destroy(buffer.handle)
+        idle.modify("STATE", qp_state=N["QPS_ERR"])
+        idle.cq.wait(depth)
+        is_gone = functools.partial(error_of, end.file.call, "BUFFER_QUERY", buffer=first.handle)
+        return functools.partial(end.file.destroy, first.handle), lambda: is_gone() == "ENOENT"
+
+    # Calls that have the queue pair for long while its peer writes.
+    for name, begin, depth in (("CANCEL", cancel, 4096), ("DESTROY of a buffer", destroy, 64 if ulp.DEBUG else 512)):
+        # A busy machine may stop this thread until the call, or the peer, has done its work.
+        for _ in range(5):
+            a, b = pair(length=SIZE, depth=max(depth, 512), entries=8192, connect={"retry_cnt": 1, "timeout": 16})
+            b.buffer.map[:] = b"\xff" * SIZE
+            call, is_under_way = begin(a, depth)
+            b.file.submit([b.write(a, SIZE)] * 512)
+            other = in_background(call)
+            while other.result == "not ended" and not is_under_way():
+                pass
+            holds = other.result == "not ended"
+            a.file.destroy(a.qp.handle)
+            a.buffer.map[:] = bytes(SIZE)
+            queue = error_of(a.file.destroy, a.cq.handle)
+            failed = any(c.status for c in b.cq.wait(512))
+            landed = any(a.buffer.map[:])
+            got = ended(other)
+            a.close()
+            b.close()
+            if holds and failed:
+                break
+        r.equal(f"{name} has the queue pair when DESTROY begins, and the peer writes", (holds, failed), (True, True))
+        r.check(f"{name}: it ends", not isinstance(got, str), got)
+        r.equal(f"{name}: the completion queue can be destroyed after the queue pair", queue, "none")
+        r.check(f"{name}: nothing of the peer lands after DESTROY", not landed, "its bytes are there")
 
 
 def test_drain(r):
