@@ -2096,6 +2096,26 @@ def test_elsewhere(r):
     r.equal("the hosts are there again", ulp.shell("rdma link del rxe3; two-hosts up")[0] if not ulp.HCA else 0, 0)
 
 
+def test_stays(r):
+    """The device of another file's attempts is to go to another network namespace. As long as devices are shared, the
+    core refuses that (core/device.c: ib_device_set_netns_put())."""
+    x = Elsewhere()
+    r.equal("a third device", x.ready, (0, ""))
+    got = [x.failed(x.attempt("10.9.0.1")), x.failed(x.attempt("10.9.0.1", src=addr("10.9.0.2")))]
+    r.equal("attempts by route and by source fail", got, [errno.EXDEV] * 2)
+    asleep = Thread(wait, x.bare.file, x.attempt("10.9.0.97", src=addr("10.9.0.2")).handle, 40 * PATIENCE)
+    pending = x.pending()
+    got = goes(f"rdma dev set {ulp.DEV2} netns h1", x.bare.file)
+    want = (1, "error: Operation not supported\n"), True
+    r.equal("`rdma dev set netns` fails, and a namespace exits meanwhile", got, want)
+    devices = [ulp.text(d.name) for d in x.bare.file.devices()]
+    r.check("the device is there", ulp.DEV2 in devices, devices)
+    got = x.failed(pending), asleep.end()[0]
+    r.equal("what was pending ends as without that", got, (errno.EHOSTUNREACH,) * 2)
+    r.equal("no attempt has an identifier", our_identifiers(), [])
+    x.bare.file.close()
+
+
 def test_removal_under_load(r):
     """Clients that connect and disconnect all the time, while rxe1 goes."""
     server = Bare("h1", ulp.DEV1, 8)
