@@ -145,6 +145,13 @@ class Faults:
         put("/proc/thread-self/make-it-fail", 0)
         return got
 
+    def call_always(self, function, *args):
+        """The same with all of this thread, in the range of addresses that was chosen."""
+        put("/proc/thread-self/make-it-fail", 1)
+        got = self.call_counted(0, 1 << 20, "Y", function, *args)
+        put("/proc/thread-self/make-it-fail", 0)
+        return got
+
     def call_counted(self, n, times, marked, function, *args):
         """The n-th and those after it fail, by the attribute's own counters: of all tasks, or of those `marked`."""
         at = f"{DEBUGFS}/{KINDS[self.kind][0]}"

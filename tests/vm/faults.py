@@ -26,7 +26,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import connect
 import ulp
 from cancel import FLUSHED
-from faultpoint import KINDS, Faults, Netlink, libc, name_of, range_of
+from faultpoint import KINDS, Faults, Netlink, libc, name_of, put, range_of
 from memory import dmabuf
 from ulp import N, S, End, File, Qp, Srq, error_of, pattern
 
@@ -37,6 +37,7 @@ PATIENCE, hang_ns = ulp.PATIENCE, ulp.hang_ns
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 FAILED = ctypes.c_void_p(-1).value
+LATENCY = "/sys/module/rust_ulp/parameters/latency"
 
 
 class Call:
@@ -705,6 +706,16 @@ def _(w):
     return call
 
 
+def two_elements(file, pd, cq):
+    """A queue pair whose requests have up to two elements, and which is connected to itself."""
+    fields = {"max_send_wr": 4, "max_recv_wr": 4, "max_send_sge": 2, "max_recv_sge": 2}
+    got = file.call("QP_CREATE", pd=pd, send_cq=cq.handle, recv_cq=cq.handle, qp_type=N["QPT_RC"], **fields)
+    qp = Qp.__new__(Qp)
+    qp.file, qp.cq, qp.kind, qp.handle, qp.num = file, cq, "RC", got.handle, got.qp_num
+    qp.connect(qp.num, file.gid().gid, 0, 0)
+    return qp
+
+
 # A file keeps the memory of its batches.
 @case("data", "SUBMIT", "SUBMIT, the first of its file", late=True, kinds=("slab", "page"))
 def _(w):
@@ -771,6 +782,62 @@ def refused_in_the_middle(r):
         q = w.file.call("QP_QUERY", qp=w.qp.handle)
         r.equal("... and no other is under way", q.sends_in_flight, 0)
     r.check("SUBMIT: after all of it a write across, each way", w.works())
+
+
+def first_without_memory(r):
+    """A queue makes arrays for what only some requests have, when the first of them comes. There is no memory."""
+    w = World()
+    other = ulp.Buffer(w.file, w.pd, PAGE)
+    array = elements((w.a.buffer.handle, 0, 64), (other.handle, 0, 64))
+    two = {"num_sge": 2, "sge": S["sge"](offset=ctypes.addressof(array))}
+    one = {"buffer": w.a.buffer, "length": 64}
+    where = {"remote_addr": w.a.grant.addr, "rkey": w.a.grant.rkey}
+    w.faults.choose("slab", range_of("*Queue*reserve_sides*"))
+    for what, op, fields in (
+        ("two regions", "RECV", two),
+        ("a deadline", "RECV", {**one, "timeout_ns": hang_ns()}),
+        ("two regions", "RDMA_WRITE", {**two, **where}),
+        ("a deadline", "RDMA_WRITE", {**one, **where, "timeout_ns": hang_ns()}),
+        ("a measured time", "RDMA_WRITE", {**one, **where}),
+    ):
+        qp = two_elements(w.file, w.pd, w.cq)
+        put(LATENCY, int(what == "a measured time"))
+        call = submit(w, [qp.wr(op, **fields)])
+        before = fdinfo(w.file)
+        result, err, _ = w.faults.call_always(call.function, *call.args)
+        got = result, name_of(err), call.arg.posted, fdinfo(w.file) == before
+        r.equal(f"the first {op} with {what}: ENOMEM, and nothing changes", got, (-1, "ENOMEM", 0, True))
+        call.reset()
+        r.equal("... and the same request is posted when there is memory", call.function(*call.args), 0)
+        put(LATENCY, 0)
+        w.file.destroy(qp.handle)
+        w.cq.reap()
+
+
+def refused_with_shared_memory(r):
+    """A receive is posted, and the next one, whose memory is the last of the first, is refused. Both buffers are
+    destroyed: the posted one keeps its memory."""
+    w = World()
+    for count in (1, 2):
+        qp = two_elements(w.file, w.pd, w.cq)
+        buffers = [ulp.Buffer(w.file, w.pd, PAGE) for _ in range(count)]
+        array = elements(*[(buffer.handle, 0, 64) for buffer in buffers])
+        first = qp.wr("RECV", num_sge=2, sge=S["sge"](offset=ctypes.addressof(array)))
+        if count == 1:
+            first = qp.wr("RECV", buffers[0], 0, 64)
+        call = submit(w, [first, qp.wr("RECV", buffers[-1], 64, 64)])
+        w.faults.choose("verb")
+        result, err, came = w.faults.call(2, call.function, *call.args)
+        got = result, name_of(err), came, call.arg.posted
+        r.equal(f"{count} regions: the second receive is refused", got, (-1, "EIO", True, 1))
+        for buffer in buffers:
+            w.file.destroy(buffer.handle)
+        w.a.buffer.map[: 64 * count] = pattern(count, 64 * count)
+        w.file.submit([qp.wr("SEND", w.a.buffer, 0, 64 * count)])
+        r.equal(f"{count} regions: the first one takes a message", [c.status for c in w.cq.wait(2)], [0, 0])
+        data = b"".join(buffer.map[:64] for buffer in buffers)
+        r.equal(f"{count} regions: whose bytes are there", data, pattern(count, 64 * count))
+        w.file.destroy(qp.handle)
 
 
 # --- the connection manager --------------------------------------------------------
@@ -1413,6 +1480,8 @@ def main():
         report.run(part, run, part, chosen)
         if part == "data" and not chosen:
             report.run("refused in the middle", refused_in_the_middle)
+            report.run("refused with shared memory", refused_with_shared_memory)
+            report.run("first without memory", first_without_memory)
     sys.stdout.flush()
     os._exit(report.status())
 
