@@ -271,6 +271,9 @@ impl<'a> Core<'a> {
 
 impl Drop for Core<'_> {
     fn drop(&mut self) {
+        if self.device.file().is_inherited() {
+            return;
+        }
         if let Some(mut storage) = self.storage.take() {
             storage.clear();
             self.home.put(storage);

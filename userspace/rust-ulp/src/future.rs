@@ -339,9 +339,18 @@ impl Future for RequestFuture {
     }
 }
 
+impl RequestFuture {
+    fn cq(&self) -> &Cq {
+        self.shared.cq.cq()
+    }
+}
+
 impl Drop for RequestFuture {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
+        if self.cq().device_inner().file().is_inherited() {
+            return;
+        }
         let mut slots = lock(&self.shared.table.0);
         if let Some(slot) = slots.slot(number) {
             match slot.state {

@@ -49,7 +49,8 @@
 //!
 //! When a device is removed, waits end and every call says [`Error::DeviceGone`]; buffers stay
 //! readable. A forked child does not inherit the mappings of buffers and rings, and must not use
-//! these types. It may drop them: that changes nothing for the parent.
+//! these types. It may drop them: that takes no lock, and changes nothing for the parent. Types of
+//! tasks are registered with a runtime, which decides whether a child may drop them.
 //!
 //! # Tasks
 //!

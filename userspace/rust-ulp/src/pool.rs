@@ -348,7 +348,7 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        if self.ours {
+        if self.ours && !self.pool.memory.device().file().is_inherited() {
             self.ground();
             self.pool.free(self.index);
         }

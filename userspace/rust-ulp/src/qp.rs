@@ -413,6 +413,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.device.file().is_inherited() {
+            return;
+        }
         self.device.set_peer(self.object.handle(), None);
     }
 }

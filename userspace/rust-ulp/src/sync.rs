@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Takes the lock even after a panic of its holder: no lock of this crate protects data that a
 /// panic leaves half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(test)]
+    assert!(!LOCKLESS.get(), "takes a lock");
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -28,4 +30,17 @@ impl Cache {
         let before = lock(&self.0).replace(value);
         drop(before);
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    static LOCKLESS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Runs `f`, in which [`lock`] panics.
+#[cfg(test)]
+pub(crate) fn without_locks(f: impl FnOnce()) {
+    LOCKLESS.set(true);
+    f();
+    LOCKLESS.set(false);
 }

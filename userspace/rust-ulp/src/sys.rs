@@ -29,6 +29,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 pub(crate) use crate::abi::Command;
@@ -65,12 +66,45 @@ pub(crate) trait FakeKernel: std::fmt::Debug + Send + Sync {
 
 /// The process that made something. A forked child has a copy of the value, but neither the
 /// mappings nor the handles are the child's.
+///
+/// A process ID does not tell them apart: a child in a new PID namespace may have the ID of its
+/// parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Process(u32);
+struct Process(u64);
+
+/// Memory that holds the number of this process. The kernel gives a forked child zeros instead.
+static PROCESS: OnceLock<Mapping> = OnceLock::new();
+
+/// The last number that this process or one of its ancestors took.
+static LAST_PROCESS: AtomicU64 = AtomicU64::new(0);
 
 impl Process {
-    fn this() -> Self {
-        Self(std::process::id())
+    /// Returns this process, to which it gives a number if it has none.
+    fn this() -> Result<Self, Errno> {
+        let page = match PROCESS.get() {
+            Some(page) => page,
+            None => {
+                let page = Mapping::wiped_on_fork()?;
+                PROCESS.get_or_init(|| page)
+            }
+        };
+        let word = page.words().first().ok_or(Errno::EFAULT)?;
+        // A child counts on from what its parent had taken when it forked, so no process has the
+        // number of an ancestor.
+        let next = match word.load(Ordering::Relaxed) {
+            0 => LAST_PROCESS.fetch_add(1, Ordering::Relaxed) + 1,
+            number => return Ok(Self(number)),
+        };
+        match word.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Ok(Self(next)),
+            Err(number) => Ok(Self(number)), // another thread's
+        }
+    }
+
+    /// Returns whether it is the process that runs. Takes no lock.
+    fn is_this(self) -> bool {
+        let word = PROCESS.get().and_then(|page| page.words().first());
+        word.is_some_and(|word| word.load(Ordering::Relaxed) == self.0)
     }
 }
 
@@ -85,6 +119,7 @@ pub(crate) struct File {
 
 impl File {
     pub(crate) fn open(path: &str) -> std::io::Result<Self> {
+        let owner = Process::this()?;
         // The standard library sets O_CLOEXEC. O_NONBLOCK is about reading events: who wants to
         // wait for them, polls.
         let mut options = OpenOptions::new();
@@ -92,7 +127,7 @@ impl File {
         let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
         Ok(Self {
             fd: file.into(),
-            owner: Process::this(),
+            owner,
             #[cfg(test)]
             fake: None,
         })
@@ -102,15 +137,16 @@ impl File {
     pub(crate) fn fake(fake: std::sync::Arc<dyn FakeKernel>, fd: OwnedFd) -> Self {
         Self {
             fd,
-            owner: Process::this(),
+            owner: Process::this().unwrap(),
             fake: Some(fake),
         }
     }
 
-    /// Whether another process opened it: this one is a forked child, and must not destroy what is
-    /// the parent's.
+    /// Returns whether another process opened it: this one is a forked child, and must not destroy
+    /// what is the parent's. Takes no lock, and a `drop` asks before it takes one: a thread of the
+    /// parent may have held any lock at the fork.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.owner != Process::this()
+        !self.owner.is_this()
     }
 
     /// Issues a command. One that a signal interrupts has changed nothing, and is issued again.
@@ -357,6 +393,7 @@ impl Uring {
         idle_ms: Option<u32>,
         single_issuer: bool,
     ) -> std::io::Result<Self> {
+        let owner = Process::this()?;
         let mut builder = io_uring::IoUring::builder();
         if let Some(idle_ms) = idle_ms {
             builder.setup_sqpoll(idle_ms);
@@ -376,7 +413,7 @@ impl Uring {
         let staged = Vec::with_capacity(ring.params().sq_entries() as usize);
         Ok(Self {
             ring: ManuallyDrop::new(ring),
-            owner: Process::this(),
+            owner,
             staged,
         })
     }
@@ -480,7 +517,7 @@ impl Uring {
 
     /// Takes the completions that there are. A forked child has none: the memory is the parent's.
     pub(crate) fn rest(&mut self) -> impl Iterator<Item = UringCqe> + '_ {
-        let is_ours = self.owner == Process::this();
+        let is_ours = self.owner.is_this();
         std::iter::from_fn(move || is_ours.then(|| self.next()).flatten())
     }
 }
@@ -488,7 +525,7 @@ impl Uring {
 #[cfg(feature = "io-uring")]
 impl Drop for Uring {
     fn drop(&mut self) {
-        if self.owner != Process::this() {
+        if !self.owner.is_this() {
             // A child has the descriptor, but not the memory, which is marked not to be inherited.
             // SAFETY: The ring is not dropped here or later: nothing else closes its descriptor.
             drop(unsafe { OwnedFd::from_raw_fd(self.ring.as_raw_fd()) });
@@ -582,6 +619,7 @@ impl Mapping {
         let mut prot = ProtFlags::PROT_READ;
         prot.set(ProtFlags::PROT_WRITE, writable);
         let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
+        let owner = Process::this()?;
         // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
         let base = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, file, offset) }?;
         // INVARIANT: mmap() returned a mapping of this length; pages are aligned.
@@ -589,7 +627,7 @@ impl Mapping {
             base,
             len: len.get(),
             writable,
-            owner: Some(Process::this()),
+            owner: Some(owner),
         })
     }
 
@@ -624,6 +662,7 @@ impl Mapping {
     /// not get them.
     pub(crate) fn anonymous(len: u64, huge: bool) -> Result<Self, Errno> {
         let len = whole(len, if huge { 2 << 20 } else { 4096 })?;
+        let owner = Process::this()?;
         let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
         let base = unsafe { mmap_anonymous(None, len, prot, MapFlags::MAP_PRIVATE) }?;
@@ -632,7 +671,7 @@ impl Mapping {
             base,
             len: len.get(),
             writable: true,
-            owner: Some(Process::this()),
+            owner: Some(owner),
         };
         // SAFETY: It is all ours, and what is advised leaves its contents as they are.
         unsafe { madvise(map.base, map.len, MmapAdvise::MADV_DONTFORK) }?;
@@ -641,6 +680,25 @@ impl Mapping {
             // SAFETY: As before.
             let _ = unsafe { madvise(map.base, map.len, MmapAdvise::MADV_HUGEPAGE) };
         }
+        Ok(map)
+    }
+
+    /// Maps a page of zeros that stays for as long as the process, and that a forked child gets as
+    /// zeros again.
+    fn wiped_on_fork() -> Result<Self, Errno> {
+        let len = whole(1, 4096)?;
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
+        let base = unsafe { mmap_anonymous(None, len, prot, MapFlags::MAP_PRIVATE) }?;
+        // INVARIANT: mmap() returned a mapping of this length; pages are aligned.
+        let map = Self {
+            base,
+            len: len.get(),
+            writable: true,
+            owner: None,
+        };
+        // SAFETY: It is all ours, and what is advised leaves its contents here as they are.
+        unsafe { madvise(map.base, map.len, MmapAdvise::MADV_WIPEONFORK) }?;
         Ok(map)
     }
 
@@ -663,7 +721,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.owner != Some(Process::this()) {
+        if !self.owner.is_some_and(Process::is_this) {
             // A forked child does not have this mapping, and may have another one at its address.
             return;
         }
@@ -820,6 +878,30 @@ mod tests {
             // SAFETY: As above; the drop does not end it.
             (unsafe { own.read_volatile() }) == 7
         }));
+    }
+
+    #[test]
+    fn a_child_with_the_process_id_of_its_parent_is_another_process() {
+        use nix::sched::{unshare, CloneFlags};
+        let pid = std::process::id;
+        let parent = Process::this().unwrap();
+        assert!(parent.is_this());
+        assert!(holds_in_child(|| {
+            if unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID).is_err() {
+                return !parent.is_this(); // this machine makes no namespaces
+            }
+            holds_in_child(|| {
+                let child = Process::this().unwrap();
+                unshare(CloneFlags::CLONE_NEWPID).unwrap();
+                assert!(pid() == 1 && child.is_this() && child != parent && !parent.is_this());
+                holds_in_child(|| {
+                    let before = child.is_this();
+                    let this = Process::this().unwrap();
+                    pid() == 1 && !before && this.is_this() && !child.is_this() && this != parent
+                })
+            })
+        }));
+        assert!(parent.is_this());
     }
 
     #[cfg(feature = "io-uring")]
