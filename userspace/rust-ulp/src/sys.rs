@@ -372,6 +372,8 @@ pub(crate) struct Uring {
     owner: Process,
     /// Entries that go into the ring together.
     staged: Vec<io_uring::squeue::Entry128>,
+    /// The next entry is linked to the last one of these.
+    links: bool,
 }
 
 /// What a completion of a [`Uring`] says.
@@ -415,6 +417,7 @@ impl Uring {
             ring: ManuallyDrop::new(ring),
             owner,
             staged,
+            links: false,
         })
     }
 
@@ -429,6 +432,12 @@ impl Uring {
 
     /// Adds a command to what goes into the ring next. There is room for [`Self::entries`].
     pub(crate) fn stage(&mut self, file: RawFd, op: u32, cmd: [u8; 80], user_data: u64) {
+        if std::mem::take(&mut self.links) {
+            if let Some(last) = self.staged.pop() {
+                self.staged
+                    .push(last.flags(io_uring::squeue::Flags::IO_LINK));
+            }
+        }
         let entry = io_uring::opcode::UringCmd80::new(io_uring::types::Fd(file), op).cmd(cmd);
         self.staged.push(entry.build().user_data(user_data));
     }
@@ -438,16 +447,14 @@ impl Uring {
         self.staged.drain(..).map(|entry| entry.get_user_data())
     }
 
-    /// The next command starts only when the last one that was added has succeeded.
+    /// Has the next command that is added start only when the last one has succeeded. Without a next
+    /// one before [`Self::put`] there is no link: the kernel would link it to whatever comes next.
     pub(crate) fn link(&mut self) {
-        if let Some(last) = self.staged.pop() {
-            self.staged
-                .push(last.flags(io_uring::squeue::Flags::IO_LINK));
-        }
+        self.links = !self.staged.is_empty();
     }
 
-    /// Puts what was added into the ring. [`Self::enter`] has the kernel take it. Returns false when
-    /// there is no room.
+    /// Puts what was added into the ring, and ends a chain. [`Self::enter`] has the kernel take it.
+    /// Returns false when there is no room.
     pub(crate) fn put(&mut self) -> bool {
         if !self.staged.is_empty() {
             let mut queue = self.ring.submission();
@@ -461,6 +468,7 @@ impl Uring {
             drop(queue);
             self.staged.clear();
         }
+        self.links = false;
         true
     }
 
@@ -902,6 +910,35 @@ mod tests {
             })
         }));
         assert!(parent.is_this());
+    }
+
+    #[cfg(feature = "io-uring")]
+    #[test]
+    fn a_link_after_the_last_entry_does_not_reach_the_next_submit() {
+        let Ok(mut ring) = Uring::new(4, None, false) else {
+            return; // this machine has no io_uring
+        };
+        // It takes no commands.
+        let flags = nix::sys::memfd::MFdFlags::empty();
+        let file = nix::sys::memfd::memfd_create(c"none", flags).unwrap();
+        let mut run = |link_inside: bool| {
+            ring.stage(file.as_raw_fd(), 0, [0; 80], 1);
+            ring.link();
+            // Without the call for the kernel to take them, as with SQPOLL or after a failure.
+            assert!(link_inside || ring.put());
+            ring.stage(file.as_raw_fd(), 0, [0; 80], 2);
+            assert!(ring.put());
+            ring.wait(2, Duration::from_secs(20)).unwrap();
+            let mut results = [0; 2];
+            for result in &mut results {
+                *result = ring.next().unwrap().res;
+            }
+            results
+        };
+        let refused = -libc::EOPNOTSUPP;
+        assert_eq!(run(true), [refused, -libc::ECANCELED]);
+        assert_eq!(run(false), [refused, refused]);
+        assert_eq!(run(true), [refused, -libc::ECANCELED]);
     }
 
     #[cfg(feature = "io-uring")]

@@ -315,7 +315,7 @@ impl Ring {
     }
 
     /// Makes the next entry start only when the last one has succeeded; otherwise the next one ends
-    /// with `ECANCELED`. [`Self::submit`] ends a chain.
+    /// with `ECANCELED`. [`Self::submit`] ends a chain: the last entry before it is linked to none.
     pub fn link(&mut self) {
         self.uring.link();
     }
