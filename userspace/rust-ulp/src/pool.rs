@@ -85,8 +85,7 @@ impl Inner {
 /// chunks come back when the queue is gone. A chunk that the program forgets never comes back;
 /// nothing else breaks.
 ///
-/// Taking and returning chunks takes no lock. Cheap to clone: clones share the chunks. A chunk
-/// keeps the pool, and the pool keeps its buffer.
+/// A clone is cheap, and shares the chunks. A chunk keeps the pool, and the pool keeps its buffer.
 #[derive(Clone, Debug)]
 pub struct Pool {
     inner: Arc<Inner>,
