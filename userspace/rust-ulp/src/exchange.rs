@@ -522,8 +522,11 @@ impl<T: Connected> PreparedQp<T> {
 
     /// The same as [`Self::connect_tcp_with`] in a task. Needs the feature `tokio` or `smol`.
     ///
-    /// Looking up names would block: it takes addresses, of which it tries one after the other.
-    /// Dropping the future hangs up and drops the queue pair.
+    /// It takes addresses, since looking up names would block, and tries one after the other. A helper
+    /// thread does the one step that may sleep: the kernel resolves the peer's address there.
+    ///
+    /// Dropping the future hangs up and drops the queue pair, which a helper thread may keep until
+    /// the kernel has resolved the address.
     ///
     /// # Errors
     ///
@@ -564,7 +567,7 @@ impl<T: Connected> PreparedQp<T> {
         let theirs = stream.receive_hello().await?;
         stream.check_transport::<T>(&theirs).await?;
         let end = &theirs.endpoint;
-        let ready = self.ready_to_receive(end);
+        let ready = self.ready_to_receive(who, end).await;
         let ready = ready.and_then(|()| self.ready_to_send(end));
         stream.set_up(ready).await?;
         stream.send(&Message::Ready).await?;
@@ -848,11 +851,12 @@ impl Incoming {
 
     /// The same as [`Self::accept_within`] in a task. Needs the feature `tokio` or `smol`.
     ///
-    /// Dropping the future hangs up and drops the queue pair.
+    /// Dropping the future hangs up and drops the queue pair, which a helper thread may keep until
+    /// the kernel has resolved the peer's address.
     ///
     /// # Errors
     ///
-    /// As [`Self::accept`].
+    /// As [`Self::accept`]; [`Error::Sys`] if no helper thread can be started.
     #[cfg(any(feature = "smol", feature = "tokio"))]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
     pub async fn accept_async<T: Connected>(
@@ -891,7 +895,7 @@ impl Incoming {
             hello => hello?,
         };
         stream.check_transport::<T>(&theirs).await?;
-        let ready = qp.ready_to_receive(&theirs.endpoint);
+        let ready = qp.ready_to_receive(who, &theirs.endpoint).await;
         stream.set_up(ready).await?;
         stream.send(&hello).await?;
         stream.receive_ready().await?;

@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 #[cfg(any(feature = "smol", feature = "tokio"))]
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// What the address of offset 0 of the memory is to peers.
@@ -42,6 +42,17 @@ pub(crate) struct Kernel {
     /// Becomes readable with each event.
     teller: Arc<std::fs::File>,
     state: Mutex<State>,
+    resolution: Mutex<Resolution>,
+    resolved: Condvar,
+}
+
+/// How the kernel finds the way to a peer.
+#[derive(Debug, Default)]
+struct Resolution {
+    /// It waits for [`Kernel::resolve`].
+    is_slow: bool,
+    waiting: usize,
+    resolved: usize,
 }
 
 #[derive(Debug, Default)]
@@ -339,6 +350,8 @@ impl Kernel {
                 teller: Some(teller),
                 ..State::default()
             }),
+            resolution: Mutex::default(),
+            resolved: Condvar::new(),
         })
     }
 
@@ -398,6 +411,44 @@ impl Kernel {
     /// From now on nothing is flushed.
     pub(crate) fn hold_back(&self) {
         lock(&self.state).held_back = true;
+    }
+
+    /// From now on a command that needs the way to a peer sleeps until [`Self::resolve`].
+    pub(crate) fn resolve_slowly(&self) {
+        lock(&self.resolution).is_slow = true;
+    }
+
+    /// Returns how many commands wait for a [`Self::resolve`].
+    pub(crate) fn resolving(&self) -> usize {
+        let resolution = lock(&self.resolution);
+        resolution.waiting.saturating_sub(resolution.resolved)
+    }
+
+    /// The way for one of the commands is found.
+    pub(crate) fn resolve(&self) {
+        lock(&self.resolution).resolved += 1;
+        self.resolved.notify_all();
+    }
+
+    /// Finds the way to a peer, or does not within two seconds.
+    fn find_way(&self) -> Result<(), Errno> {
+        let mut resolution = lock(&self.resolution);
+        if !resolution.is_slow {
+            return Ok(());
+        }
+        resolution.waiting += 1;
+        let patience = Duration::from_secs(2);
+        let waits = |it: &mut Resolution| it.resolved == 0;
+        let waited = self
+            .resolved
+            .wait_timeout_while(resolution, patience, waits);
+        let (mut resolution, waited) = waited.unwrap();
+        resolution.waiting -= 1;
+        if waited.timed_out() {
+            return Err(Errno::ETIMEDOUT);
+        }
+        resolution.resolved -= 1;
+        Ok(())
     }
 
     /// Something happens.
@@ -1362,6 +1413,11 @@ impl FakeKernel for Kernel {
 
     fn command(&self, name: &'static str, arg: &mut dyn Any) -> Result<(), Errno> {
         counting::uncounted(|| {
+            if let Some(arg) = arg.downcast_ref::<abi::QpModify>() {
+                if arg.attr_mask & abi::QP_AV != 0 {
+                    self.find_way()?;
+                }
+            }
             let mut state = lock(&self.state);
             state.log.push(name);
             state.refused(name)?;

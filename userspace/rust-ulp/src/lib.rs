@@ -60,6 +60,20 @@
 //! starve other tasks: what is taken counts against the budget of tokio, and with smol a task
 //! yields after 128 completions.
 //!
+//! These calls sleep, and a task that makes one keeps its thread from running others:
+//!
+//! - [`Device::open`] and whatever makes or destroys an object of the kernel: buffers, grants,
+//!   queues, and the drop of the last clone. To destroy a queue pair the kernel waits for the
+//!   device to be done with its requests.
+//! - [`Pd::create_ah`], [`PreparedQp::connect`] and [`Qp::modify`] to the state Rtr, for some seconds
+//!   while the kernel resolves a peer's address. `connect_tcp_async` and `accept_async` have a
+//!   helper thread do that.
+//! - Whatever takes a name in place of an address: [`PreparedQp::connect_tcp`], [`Listener::bind`].
+//! - All functions named `wait`, and all with a timeout.
+//!
+//! A program calls them before it serves, or in a thread for blocking calls such as those of
+//! `tokio::task::spawn_blocking`. Posting, polling and canceling do not sleep.
+//!
 //! Every future can be dropped at any time:
 //!
 //! - One that waits for a completion, an event or a peer has taken nothing.

@@ -24,6 +24,7 @@ use crate::status::WrOpcode;
 use crate::sync::Cache;
 use crate::sys::Command;
 use crate::transport::{Connected, Rc, Transport, Ud};
+use crate::wait::{self, Who};
 use crate::wr::{Post, Recv, RequestFor, Target};
 use nix::errno::Errno;
 use std::fmt;
@@ -711,19 +712,26 @@ impl<T: Transport> PreparedQp<T> {
 }
 
 impl<T: Connected> PreparedQp<T> {
-    /// Takes it to the state Rtr, towards `peer`: it receives from now on.
-    pub(crate) fn ready_to_receive(&self, peer: &Endpoint) -> Result<()> {
+    /// Returns the attributes that take it to the state Rtr, towards `peer`.
+    fn receiving_from(&self, peer: &Endpoint) -> Result<QpAttr> {
         let attr = QpAttr::to(QpState::Rtr)
             .path(self.inner.path_to(peer.gid, peer.lid))
             .path_mtu(self.local.mtu.min(peer.mtu))
             .dest_qp_num(bits_24("the number of a queue pair", peer.qp_num)?)
             .rq_psn(bits_24("the number of a packet", peer.psn)?);
-        self.modify(if T::RELIABLE {
+        Ok(if T::RELIABLE {
             attr.max_dest_rd_atomic(self.local.responder.min(peer.initiator))
                 .min_rnr_timer(self.inner.params.min_rnr_timer)
         } else {
             attr
-        })?;
+        })
+    }
+
+    /// Takes it to the state Rtr, towards `peer`: it receives from now on. A task waits for a helper
+    /// thread: the kernel may sleep for seconds until the peer's address is resolved.
+    pub(crate) async fn ready_to_receive(&self, who: Who, peer: &Endpoint) -> Result<()> {
+        let (inner, attr) = (self.inner.clone(), self.receiving_from(peer)?);
+        wait::blocking(who, move || inner.modify(attr)).await??;
         Ok(())
     }
 
@@ -754,7 +762,7 @@ impl<T: Connected> PreparedQp<T> {
     /// peer's GID; [`Error::Value`] for numbers that are too large; [`Error::DeviceGone`]. The queue
     /// pair can be tried again.
     pub fn connect(self, peer: Endpoint) -> Result<Qp<T>, ConnectError<T>> {
-        let ready = self.ready_to_receive(&peer);
+        let ready = wait::run(self.ready_to_receive(Who::Thread, &peer));
         match ready.and_then(|()| self.ready_to_send(&peer)) {
             Ok(()) => Ok(self.into_qp(peer)),
             Err(error) => Err(ConnectError::new(error, self)),

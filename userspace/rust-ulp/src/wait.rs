@@ -7,15 +7,25 @@ use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 #[cfg(any(feature = "smol", feature = "tokio"))]
 use crate::reactor::Watch;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use crate::sync::lock;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use nix::errno::Errno;
 use nix::poll::PollFlags;
 #[cfg(any(feature = "smol", feature = "tokio"))]
 use nix::sys::epoll::EpollFlags;
 #[cfg(any(feature = "smol", feature = "tokio"))]
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::future::poll_fn;
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::pin::pin;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::sync::mpsc::{sync_channel, TryRecvError};
 use std::sync::Arc;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -37,6 +47,57 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
         {
             return value;
         }
+    }
+}
+
+/// Runs `work`, which may sleep: in this thread, or in a thread of its own while a task waits. If the
+/// future is dropped, that thread runs on to the end of `work`.
+pub(crate) async fn blocking<T: Send + 'static>(
+    who: Who,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    match who {
+        Who::Thread => Ok(work()),
+        #[cfg(any(feature = "smol", feature = "tokio"))]
+        Who::Task => helped(work).await,
+    }
+}
+
+/// Runs `work` in a thread of its own, which wakes the task at the end.
+#[cfg(any(feature = "smol", feature = "tokio"))]
+async fn helped<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let (done, doing) = sync_channel(1);
+    let waker = Arc::new(Mutex::new(Waker::noop().clone()));
+    let at_end = WakeAtEnd(waker.clone());
+    let run = move || {
+        let _at_end = at_end; // after `done` is dropped, so that the task also hears of a panic
+        let done = done;
+        let _ = done.send(work());
+    };
+    let thread = std::thread::Builder::new().name("rust-ulp-helper".into());
+    let errno = |error: std::io::Error| error.raw_os_error().map_or(Errno::EAGAIN, Errno::from_raw);
+    let spawned = thread.spawn(run);
+    spawned.map_err(|error| Error::sys("a helper thread", errno(error)))?;
+    poll_fn(move |cx| {
+        // First the waker: what ends from here on wakes this task.
+        lock(&waker).clone_from(cx.waker());
+        match doing.try_recv() {
+            Ok(value) => Poll::Ready(Ok(value)),
+            Err(TryRecvError::Empty) => Poll::Pending,
+            Err(TryRecvError::Disconnected) => Poll::Ready(Err(Error::Stopped)),
+        }
+    })
+    .await
+}
+
+/// Wakes a task when it is dropped.
+#[cfg(any(feature = "smol", feature = "tokio"))]
+struct WakeAtEnd(Arc<Mutex<Waker>>);
+
+#[cfg(any(feature = "smol", feature = "tokio"))]
+impl Drop for WakeAtEnd {
+    fn drop(&mut self) {
+        lock(&self.0).wake_by_ref();
     }
 }
 
