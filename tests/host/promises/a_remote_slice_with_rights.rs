@@ -2,6 +2,7 @@
 //! Rights come from a grant.
 //@ error E0451: of struct `RemoteSlice`
 
+use rust_ulp::error::Result;
 use rust_ulp::*;
 
 pub fn promise() -> Result<RemoteSlice> {

@@ -2,6 +2,8 @@
 //! What can be posted is this crate's to say.
 //@ error E0277: Sealed` is not satisfied
 
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Post, Request, Send};
 use rust_ulp::*;
 
 pub struct Mine;

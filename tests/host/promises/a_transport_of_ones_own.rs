@@ -2,6 +2,7 @@
 //! There are three transports.
 //@ error E0277: Sealed` is not satisfied
 
+use rust_ulp::qp::{Rc, Transport};
 use rust_ulp::*;
 
 #[derive(Debug)]

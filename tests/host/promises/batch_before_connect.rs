@@ -2,6 +2,9 @@
 //! There is no batch of sends for a queue pair that is not connected.
 //@ error E0599: no method named `batch` found for struct `PreparedQp
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::Recv;
 use rust_ulp::*;
 
 pub fn promise(qp: PreparedQp<Rc>) -> Result<()> {

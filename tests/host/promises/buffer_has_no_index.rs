@@ -2,6 +2,7 @@
 //! Nor is it indexed, for reading or writing.
 //@ error E0608: cannot index into a value of type `&Buffer`
 
+use rust_ulp::error::Result;
 use rust_ulp::*;
 
 pub fn promise(buffer: &Buffer) -> Result<u8> {

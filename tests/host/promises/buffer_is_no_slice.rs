@@ -2,6 +2,7 @@
 //! It does not turn into a slice where one is wanted.
 //@ error E0308: expected `&[u8]`, found `&Buffer`
 
+use rust_ulp::error::Result;
 use rust_ulp::*;
 
 fn bytes(_: &[u8]) {}

@@ -2,6 +2,10 @@
 //! A chunk that was posted is the request's: nobody reads it before it came back.
 //@ error E0382: borrow of moved value: `chunk`
 
+use rust_ulp::error::Result;
+use rust_ulp::pool::Chunk;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::Write;
 use rust_ulp::*;
 
 pub fn promise(qp: &Qp<Rc>, chunk: Chunk, to: RemoteSlice) -> Result<()> {

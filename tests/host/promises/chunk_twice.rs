@@ -2,6 +2,10 @@
 //! A chunk is in one request at a time.
 //@ error E0382: use of moved value: `chunk`
 
+use rust_ulp::error::Result;
+use rust_ulp::pool::Chunk;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Send, Write};
 use rust_ulp::*;
 
 pub fn promise(qp: &Qp<Rc>, chunk: Chunk, to: RemoteSlice) -> Result<()> {

@@ -4,6 +4,7 @@
 
 #![deny(unused_must_use)]
 
+use rust_ulp::error::Result;
 use rust_ulp::*;
 
 pub fn promise(cq: &Cq) -> Result<()> {

@@ -2,6 +2,8 @@
 //! Nor by way of TCP.
 //@ error E0599: the method `connect_tcp` exists for struct `PreparedQp<Ud>`, but its trait bounds
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::{Rc, Ud};
 use rust_ulp::*;
 
 pub fn promise(rc: PreparedQp<Rc>, ud: PreparedQp<Ud>) -> Result<()> {

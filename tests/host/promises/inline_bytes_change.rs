@@ -2,6 +2,9 @@
 //! Nor do they change while the batch has them.
 //@ error E0506: cannot assign to `bytes[_]` because it is borrowed
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::Send;
 use rust_ulp::*;
 
 pub fn promise(qp: &Qp<Rc>) -> Result<u8> {

@@ -2,6 +2,9 @@
 //! Nor is this side's memory a peer's, before it was granted.
 //@ error E0308: expected `RemoteSlice`, found `LocalSlice`
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::Write;
 use rust_ulp::*;
 
 pub fn promise(qp: &Qp<Rc>, here: LocalSlice, grant: &Grant) -> Result<()> {

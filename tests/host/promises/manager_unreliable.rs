@@ -2,6 +2,8 @@
 //! The connection manager makes reliable connections.
 //@ error E0599: no method named `connect_cm` found for struct `PreparedQp<Uc>`
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::{Rc, Uc};
 use rust_ulp::*;
 
 pub fn promise(rc: PreparedQp<Rc>, uc: PreparedQp<Uc>, at: std::net::SocketAddr) -> Result<()> {

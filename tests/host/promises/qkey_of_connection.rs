@@ -2,6 +2,8 @@
 //! A connection has no Q_Key.
 //@ error E0599: no method named `qkey` found for struct `QpBuilder<Rc>`
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::{Rc, Ud};
 use rust_ulp::*;
 
 pub fn promise(pd: &Pd, cq: &Cq) -> Result<()> {

@@ -2,6 +2,9 @@
 //! A read needs a reliable connection: there is nobody to answer on an unreliable one.
 //@ error E0277: Post<'_, Uc>` is not satisfied
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::Uc;
+use rust_ulp::wr::{Read, Send, Write};
 use rust_ulp::*;
 
 pub fn promise(uc: &Qp<Uc>, remote: RemoteSlice, local: LocalSlice) -> Result<()> {

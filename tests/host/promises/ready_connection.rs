@@ -2,6 +2,8 @@
 //! A connection needs a peer before it is ready.
 //@ error E0599: no method named `ready` found for struct `PreparedQp<Uc>`
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::{Uc, Ud};
 use rust_ulp::*;
 
 pub fn promise(uc: PreparedQp<Uc>, ud: PreparedQp<Ud>) -> Result<()> {

@@ -2,6 +2,9 @@
 //! What is received comes into local memory.
 //@ error E0308: expected `LocalSlice`, found `RemoteSlice`
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::Recv;
 use rust_ulp::*;
 
 pub fn promise(qp: &Qp<Rc>, here: LocalSlice, there: RemoteSlice) -> Result<()> {

@@ -2,6 +2,9 @@
 //! A peer's memory is not this side's.
 //@ error E0308: expected `LocalSlice`, found `RemoteSlice`
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::Write;
 use rust_ulp::*;
 
 pub fn promise(qp: &Qp<Rc>, here: LocalSlice, there: RemoteSlice) -> Result<()> {

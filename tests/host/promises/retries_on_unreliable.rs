@@ -2,6 +2,8 @@
 //! What is not acknowledged is not repeated.
 //@ error E0599: no method named `retry_cnt` found for struct `QpBuilder<Uc>`
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::{Rc, Retries, Uc};
 use rust_ulp::*;
 
 pub fn promise(pd: &Pd, cq: &Cq) -> Result<()> {

@@ -2,6 +2,8 @@
 //! Nobody's memory is reached by datagrams: there are no rights to give.
 //@ error E0599: the method `access` exists for struct `QpBuilder<Ud>`, but its trait bounds
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::{Uc, Ud};
 use rust_ulp::*;
 
 pub fn promise(pd: &Pd, cq: &Cq) -> Result<()> {

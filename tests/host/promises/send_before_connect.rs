@@ -2,6 +2,9 @@
 //! A queue pair that is not connected takes receives, and nothing else.
 //@ error E0599: no method named `post` found for struct `PreparedQp
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Recv, Send};
 use rust_ulp::*;
 
 pub fn promise(qp: PreparedQp<Rc>, src: LocalSlice) -> Result<()> {

@@ -2,6 +2,8 @@
 //! A stream begins when its queue pair is connected.
 //@ error E0308: mismatched types
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::Rc;
 use rust_ulp::*;
 
 pub fn promise(

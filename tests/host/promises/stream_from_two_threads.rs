@@ -2,6 +2,7 @@
 //! A stream has one writer at a time.
 //@ error E0596: cannot borrow `*shared` as mutable
 
+use rust_ulp::error::Result;
 use rust_ulp::*;
 use std::time::Duration;
 

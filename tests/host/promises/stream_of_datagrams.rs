@@ -2,6 +2,8 @@
 //! A stream is written over a reliable connection.
 //@ error E0308: mismatched types
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::{Rc, Uc};
 use rust_ulp::*;
 
 pub fn promise(reliable: PreparedQp<Rc>, other: PreparedQp<Uc>) -> Result<()> {

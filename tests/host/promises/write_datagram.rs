@@ -2,6 +2,9 @@
 //! Nobody's memory is reached by datagrams.
 //@ error E0277: Post<'_, Ud>` is not satisfied
 
+use rust_ulp::error::Result;
+use rust_ulp::qp::{Uc, Ud};
+use rust_ulp::wr::{Recv, Write};
 use rust_ulp::*;
 
 pub fn promise(uc: &Qp<Uc>, ud: &Qp<Ud>, src: LocalSlice, dst: RemoteSlice) -> Result<()> {

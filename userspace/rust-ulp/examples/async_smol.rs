@@ -6,7 +6,9 @@
 //!     async_smol listen 10.9.0.2:7174
 //!     async_smol 10.9.0.2:7174 "hello"
 
-use rust_ulp::{cm, Access, AsyncRequests, Device, Rc, Read, Recv, Send, Write};
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Read, Recv, Send, Write};
+use rust_ulp::{cm, Access, AsyncRequests, Device};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

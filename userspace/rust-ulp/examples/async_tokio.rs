@@ -6,7 +6,11 @@
 //!     async_tokio listen 10.9.0.2:18515
 //!     async_tokio 10.9.0.2:18515 "hello"
 
-use rust_ulp::{AsyncCq, AsyncEvents, Device, EventKind, Listener, Opcode, Rc, Recv, Send};
+use rust_ulp::events::EventKind;
+use rust_ulp::qp::Rc;
+use rust_ulp::tcp::Listener;
+use rust_ulp::wr::{Recv, Send};
+use rust_ulp::{AsyncCq, AsyncEvents, Device, Opcode};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::timeout;

@@ -5,7 +5,10 @@
 //!     batch listen 0.0.0.0:18515
 //!     batch 10.9.0.2:18515
 
-use rust_ulp::{Access, Device, Listener, Rc, Recv, Send, Write};
+use rust_ulp::qp::Rc;
+use rust_ulp::tcp::Listener;
+use rust_ulp::wr::{Recv, Send, Write};
+use rust_ulp::{Access, Device};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -5,7 +5,10 @@
 //!     clients listen 0.0.0.0:18515 3        # clients
 //!     clients 10.9.0.2:18515 hello 100      # times
 
-use rust_ulp::{Device, Listener, Opcode, Rc, Recv, Send};
+use rust_ulp::qp::Rc;
+use rust_ulp::tcp::Listener;
+use rust_ulp::wr::{Recv, Send};
+use rust_ulp::{Device, Opcode};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const LONG: std::time::Duration = std::time::Duration::from_secs(30);

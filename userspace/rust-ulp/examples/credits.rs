@@ -8,7 +8,9 @@
 //!
 //! The sender does not repeat what finds no receive: one message too many would end the connection.
 
-use rust_ulp::{Device, Opcode, Rc, Recv, RnrRetries, Send};
+use rust_ulp::qp::{Rc, RnrRetries};
+use rust_ulp::wr::{Recv, Send};
+use rust_ulp::{Device, Opcode};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

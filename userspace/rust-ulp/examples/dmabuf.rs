@@ -9,7 +9,9 @@
 //! GPU exports; without `map()`, since only the GPU reads and writes the memory.
 
 use dma_heap::{Heap, HeapKind};
-use rust_ulp::{Buffer, Device, Pd, Rc, Recv, Send};
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Recv, Send};
+use rust_ulp::{Buffer, Device, Pd};
 use std::{os::fd::OwnedFd, time::Duration};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -5,7 +5,10 @@
 //!     echo_rc listen 0.0.0.0:18515
 //!     echo_rc 10.9.0.2:18515 1000
 
-use rust_ulp::{Buffer, Cq, Device, Opcode, PreparedQp, Qp, Rc, Recv, Send, TcpOptions};
+use rust_ulp::qp::Rc;
+use rust_ulp::tcp::TcpOptions;
+use rust_ulp::wr::{Recv, Send};
+use rust_ulp::{Buffer, Cq, Device, Opcode, PreparedQp, Qp};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};

@@ -7,7 +7,11 @@
 //!     event_loop 10.9.0.2:18515 1000        # so many messages
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use rust_ulp::{CqEventFd, Device, EventKind, Events, Rc, Recv, Send, Srq};
+use rust_ulp::cq::CqEventFd;
+use rust_ulp::events::{EventKind, Events};
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Recv, Send};
+use rust_ulp::{Device, Srq};
 use std::os::fd::AsFd;
 use std::time::Duration;
 

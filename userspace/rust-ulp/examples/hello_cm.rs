@@ -7,7 +7,10 @@
 //!
 //! There is no TCP: the grant of the memory comes with the manager's own messages.
 
-use rust_ulp::{cm, Access, Device, EventKind, Opcode, Rc, Recv, Send, Write};
+use rust_ulp::events::EventKind;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Recv, Send, Write};
+use rust_ulp::{cm, Access, Device, Opcode};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -8,7 +8,9 @@
 //! `hello_tcp` does the same without RDMA: what differs is that memory is registered, that receives are posted before
 //! anybody sends, and that the message goes from one program's memory to the other's with no copy in between.
 
-use rust_ulp::{Buffer, Cq, Device, Opcode, PreparedQp, Rc, Recv, Send};
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Recv, Send};
+use rust_ulp::{Buffer, Cq, Device, Opcode, PreparedQp};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -8,7 +8,9 @@
 //! It is as over a reliable one, but that nobody acknowledges: a message that is lost, or finds no receive, is
 //! missed by none but who waits for it. The one who asks has to ask again.
 
-use rust_ulp::{Buffer, Cq, Device, Error, Opcode, PreparedQp, Recv, Send, Uc};
+use rust_ulp::qp::Uc;
+use rust_ulp::wr::{Recv, Send};
+use rust_ulp::{Buffer, Cq, Device, Error, Opcode, PreparedQp};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -36,7 +38,7 @@ fn open() -> Result<(PreparedQp<Uc>, Cq, Buffer)> {
     Ok((qp, cq, buf))
 }
 
-fn receive(cq: &Cq, buf: &Buffer, seconds: u64) -> rust_ulp::Result<String> {
+fn receive(cq: &Cq, buf: &Buffer, seconds: u64) -> rust_ulp::error::Result<String> {
     loop {
         let done = cq.wait(Duration::from_secs(seconds))?.ok()?;
         if done.opcode == Opcode::Recv {

@@ -7,8 +7,10 @@
 //!
 //! Nobody connects, and nobody tells of what is lost: the one who asks has to ask again.
 
+use rust_ulp::qp::Ud;
+use rust_ulp::wr::{Recv, SendTo};
+use rust_ulp::Qp;
 use rust_ulp::{Buffer, Cq, Datagram, Device, Endpoint, Error, Grh, Mtu, Opcode};
-use rust_ulp::{Qp, Recv, SendTo, Ud};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -36,7 +38,7 @@ fn open() -> Result<(Qp<Ud>, Cq, Buffer)> {
     Ok((qp.ready()?, cq, buf))
 }
 
-fn receive(qp: &Qp<Ud>, cq: &Cq, buf: &Buffer, seconds: u64) -> rust_ulp::Result<Datagram> {
+fn receive(qp: &Qp<Ud>, cq: &Cq, buf: &Buffer, seconds: u64) -> rust_ulp::error::Result<Datagram> {
     loop {
         let done = cq.wait(Duration::from_secs(seconds))?.ok()?;
         if done.opcode == Opcode::Recv {

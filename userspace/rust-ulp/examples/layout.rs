@@ -8,7 +8,10 @@
 //! Best are memory on the device's node, in large pages, of which a key holds many; data that begin with a page; and
 //! words for atomics each in a cache line of its own. They have to be aligned to their 8 bytes.
 
-use rust_ulp::{Access, Device, ErrorKind, FetchAdd, Pd, Rc, Result, Write};
+use rust_ulp::error::{ErrorKind, Result};
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{FetchAdd, Write};
+use rust_ulp::{Access, Device, Pd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

@@ -5,7 +5,12 @@
 //!     multi_queue listen 0.0.0.0:18515 4        # queues; the other end has as many
 //!     multi_queue 10.9.0.2:18515 4
 
-use rust_ulp::{Access, Device, Listener, Queue, Rc, RemoteSlice, Result, Write};
+use rust_ulp::error::Result;
+use rust_ulp::multi::Queue;
+use rust_ulp::qp::Rc;
+use rust_ulp::tcp::Listener;
+use rust_ulp::wr::Write;
+use rust_ulp::{Access, Device, RemoteSlice};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,11 @@
 //!     remote_read offer 0.0.0.0:18515 "some text"
 //!     remote_read 10.9.0.1:18515
 
-use rust_ulp::{Access, Device, Rc, Read, Result, TcpOptions};
+use rust_ulp::error::Result;
+use rust_ulp::qp::Rc;
+use rust_ulp::tcp::TcpOptions;
+use rust_ulp::wr::Read;
+use rust_ulp::{Access, Device};
 use std::time::Duration;
 
 fn main() {

@@ -5,8 +5,9 @@
 //!     stream listen 0.0.0.0:18515 > copy
 //!     stream 10.9.0.2:18515 < file
 
+use rust_ulp::qp::Rc;
 use rust_ulp::stream::{PreparedReceiver, PreparedSender, ENTRIES};
-use rust_ulp::{Device, Rc};
+use rust_ulp::Device;
 use std::io::{stdin, stdout, Read, Write};
 use std::time::Duration;
 

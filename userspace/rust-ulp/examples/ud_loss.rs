@@ -8,7 +8,9 @@
 //! The sender's completions say success for all of them: they have left. Only who receives can tell what is lost, and
 //! only because they are numbered. What has to arrive, here the question at the end, is sent until an answer comes.
 
-use rust_ulp::{Buffer, Cq, Device, Endpoint, Error, Grh, Mtu, Qp, Recv, SendTo, Ud};
+use rust_ulp::qp::Ud;
+use rust_ulp::wr::{Recv, SendTo};
+use rust_ulp::{Buffer, Cq, Device, Endpoint, Error, Grh, Mtu, Qp};
 use std::{collections::BTreeSet, time::Duration};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -6,8 +6,10 @@
 //!     uring listen 0.0.0.0:18515
 //!     uring 10.9.0.2:18515 "hello"
 
+use rust_ulp::qp::Rc;
 use rust_ulp::uring::Ring;
-use rust_ulp::{Access, Device, Rc, Recv, RemoteSlice, Send, Write};
+use rust_ulp::wr::{Recv, Send, Write};
+use rust_ulp::{Access, Device, RemoteSlice};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

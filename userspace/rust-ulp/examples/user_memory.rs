@@ -5,7 +5,11 @@
 //!     user_memory listen 0.0.0.0:18515
 //!     user_memory 10.9.0.2:18515 "hello"
 
-use rust_ulp::{Access, Device, EventKind, GrantOptions, Rc, Recv, Send, Write};
+use rust_ulp::events::EventKind;
+use rust_ulp::grant::GrantOptions;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Recv, Send, Write};
+use rust_ulp::{Access, Device};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -131,7 +131,7 @@ macro_rules! numbers {
             ///
             /// The addition is atomic for all processes of this host. It is not atomic for the atomic
             /// operations of peers, which with most devices, Soft-RoCE among them, are atomic among
-            /// themselves only: [`FetchAdd`](crate::FetchAdd) says what to do.
+            /// themselves only: [`FetchAdd`](crate::wr::FetchAdd) says what to do.
             ///
             /// # Errors
             ///

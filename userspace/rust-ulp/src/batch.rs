@@ -310,7 +310,7 @@ impl<'a, T: Transport> QpBatch<'a, T> {
         self.core.push(&self.qp.target(), request.into())
     }
 
-    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as
+    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::pool::Pool), as
     /// [`Chunk::post`] does.
     ///
     /// # Errors
@@ -343,6 +343,8 @@ impl<'a, T: Transport> QpBatch<'a, T> {
     /// the batch no more; that one and those after it stay, and the next call begins with them.
     ///
     /// ```
+    /// # use rust_ulp::error::Result;
+    /// # use rust_ulp::qp::Rc;
     /// # use rust_ulp::*;
     /// # use std::time::Duration;
     /// /// Posts more than the queues may have room for.
@@ -404,7 +406,7 @@ impl<'a> DeviceBatch<'a> {
         self.core.push(&target, request.into())
     }
 
-    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as
+    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::pool::Pool), as
     /// [`Chunk::post`] does.
     ///
     /// # Errors

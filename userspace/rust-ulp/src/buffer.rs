@@ -84,9 +84,9 @@ impl BufferBuilder {
     /// # Errors
     ///
     /// [`Error::Value`] for a length of 0 or more than
-    /// [`Limits::max_buffer`](crate::Limits::max_buffer), [`Error::Sys`] with `ERANGE` for more than
-    /// the device takes or a node that there is not, `ENOMEM` over a limit on memory, `EMFILE` with
-    /// too many objects.
+    /// [`Limits::max_buffer`](crate::device::Limits::max_buffer), [`Error::Sys`] with `ERANGE` for
+    /// more than the device takes or a node that there is not, `ENOMEM` over a limit on memory,
+    /// `EMFILE` with too many objects.
     pub fn build(self) -> Result<Buffer> {
         buffer_len(self.len, self.pd.device().limits().max_buffer)?;
         let mut arg = abi::BufferCreate {
@@ -189,7 +189,10 @@ pub(crate) struct Parts {
 /// - *Not guaranteed:* the order of the bytes of one Write.
 ///
 /// ```no_run
-/// use rust_ulp::{Buffer, Cq, Qp, Rc, Read, RemoteSlice, Result};
+/// use rust_ulp::error::Result;
+/// use rust_ulp::qp::Rc;
+/// use rust_ulp::wr::Read;
+/// use rust_ulp::{Buffer, Cq, Qp, RemoteSlice};
 /// use std::{sync::atomic::Ordering, time::Duration};
 ///
 /// /// Publishes a record behind its version.

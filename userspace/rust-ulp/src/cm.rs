@@ -8,7 +8,10 @@
 //! [`wire::PrivateData`]; other programs' forms go as they are ([`ConnectOptions::raw`]).
 //!
 //! ```no_run
-//! use rust_ulp::{cm, Access, Device, Rc, Recv, Result, Write};
+//! use rust_ulp::error::Result;
+//! use rust_ulp::qp::Rc;
+//! use rust_ulp::wr::{Recv, Write};
+//! use rust_ulp::{cm, Access, Device};
 //! use std::time::Duration;
 //!
 //! const LONG: Duration = Duration::from_secs(30);

@@ -33,7 +33,7 @@ pub struct Completion {
     /// Number of the queue pair that it was posted to.
     pub qp_num: u32,
     /// The value that the queue pair got with
-    /// [`QpBuilder::user_data`](crate::QpBuilder::user_data).
+    /// [`QpBuilder::user_data`](crate::qp::QpBuilder::user_data).
     pub qp_user_data: u64,
     pub(crate) qp: u32,
     /// Number of the device, to tell handles of different devices apart.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Completion queues.
+//! Completion queues: options, delivery, and an eventfd to wait for them.
 
 use crate::abi;
 use crate::completion::Completion;
@@ -51,7 +51,8 @@ impl CqBuilder {
     }
 
     /// The completion vector, below
-    /// [`DeviceInfo::num_comp_vectors`](crate::DeviceInfo::num_comp_vectors); 0 unless said.
+    /// [`DeviceInfo::num_comp_vectors`](crate::device::DeviceInfo::num_comp_vectors); 0 unless
+    /// said.
     pub fn comp_vector(mut self, vector: u32) -> Self {
         self.comp_vector = vector;
         self
@@ -115,8 +116,8 @@ impl Device {
     /// # Errors
     ///
     /// [`Error::Sys`] with `ERANGE` for more than
-    /// [`Limits::max_cq_entries`](crate::Limits::max_cq_entries) or none, `EMFILE`, `ENOMEM`;
-    /// [`Error::DeviceGone`].
+    /// [`Limits::max_cq_entries`](crate::device::Limits::max_cq_entries) or none, `EMFILE`,
+    /// `ENOMEM`; [`Error::DeviceGone`].
     pub fn create_cq(&self, entries: u32) -> Result<Cq> {
         self.cq_builder(entries).build()
     }

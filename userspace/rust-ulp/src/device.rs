@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Devices: opening, asking, and what lives on them.
+//! Devices and their ports: limits, attributes, GIDs and states.
 
 use crate::abi;
 use crate::error::{Error, Result};
 use crate::gid::{Gid, Guid};
-use crate::port::{all, choose, gids, text, DefaultGid, GidEntry, PortInfo};
+use crate::port::{all, choose, gids, text};
 use crate::status::WrOpcode;
 use crate::sync::{lock, Cache};
 use crate::sys::{Command, File, Plain};
@@ -15,6 +15,10 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+
+pub use crate::port::{
+    DefaultGid, GidEntry, GidType, LinkLayer, LinkSpeed, PhysState, PortCaps, PortInfo, PortState,
+};
 
 /// The number of the next device that is opened; 0 is none.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -255,8 +259,8 @@ impl DeviceInner {
 /// Cheap to clone; the file is closed when the last clone and the last object is gone.
 ///
 /// [`AsFd`] gives the file for `poll`, `epoll` and the like: it is readable while there are
-/// [`Events`](crate::Events), and is hung up when the device was removed. Completions do not make
-/// it readable: [`Cq::eventfd`](crate::Cq::eventfd) does that.
+/// [`Events`](crate::events::Events), and is hung up when the device was removed. Completions do
+/// not make it readable: [`Cq::eventfd`](crate::Cq::eventfd) does that.
 #[derive(Clone, Debug)]
 pub struct Device {
     inner: Arc<DeviceInner>,

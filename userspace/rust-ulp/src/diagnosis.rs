@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Why requests fail: what each status can mean, and what this end can see of it.
+//! Diagnoses of failed requests: possible causes, and the evidence at this end.
 
 use crate::attr::QpInfo;
 use crate::device::Device;
@@ -277,7 +277,7 @@ impl Evidence {
     }
 
     /// The peer says that it has no such queue pair, or has hung up:
-    /// [`Peer::is_gone`](crate::Peer::is_gone).
+    /// [`Peer::is_gone`](crate::tcp::Peer::is_gone).
     pub fn peer_gone(mut self) -> Self {
         self.gone = true;
         self

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What can go wrong, in words that say what to do next.
+//! Errors, which say what failed, why, and what to do next.
 
 use crate::abi;
 use crate::access::Access;
 use crate::gid::Gid;
-use crate::kind::ErrorKind;
 use crate::refusal::{Refusal, RejectReason, Rejection, WireError};
 use crate::state::{AttrSet, QpState};
 use crate::status::{Opcode, Status};
@@ -13,6 +12,8 @@ use nix::errno::Errno;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
+
+pub use crate::kind::ErrorKind;
 
 /// What there is too much of when inline data is too long.
 pub(crate) const INLINE_BYTES: &str = "inline bytes";
@@ -399,6 +400,7 @@ impl Error {
     /// Returns its kind, by which a program decides what to do.
     ///
     /// ```
+    /// # use rust_ulp::error::{ErrorKind, Result};
     /// # use rust_ulp::*;
     /// /// Returns memory of a NUMA node, or none if the machine has no such node.
     /// fn of_node(pd: &Pd, node: u16) -> Result<Option<Buffer>> {

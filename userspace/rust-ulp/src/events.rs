@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What happens on a device while nobody asks.
+//! Asynchronous events of ports, queues and connections, and the removal of a device.
 
 use crate::abi;
 use crate::cm;
@@ -33,7 +33,7 @@ pub enum EventKind {
     QpAccessError,
     /// A packet came for a queue pair that cannot send yet: the other end is ready.
     CommunicationEstablished,
-    /// A queue pair in [`QpState::Sqd`](crate::QpState::Sqd) has sent what it had.
+    /// A queue pair in [`QpState::Sqd`](crate::qp::QpState::Sqd) has sent what it had.
     SqDrained,
     /// A queue pair uses its other path now.
     PathMigrated,

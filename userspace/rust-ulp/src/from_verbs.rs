@@ -80,4 +80,4 @@
 //! | `rdma_join_multicast`, `rdma_migrate_id`, `rsocket` | |
 
 #[allow(unused_imports)]
-use crate::*;
+use crate::{cq::*, device::*, events::*, grant::*, qp::*, wr::*, *};

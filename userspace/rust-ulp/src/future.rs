@@ -206,6 +206,9 @@ impl Shared {
 /// Posts requests, each of which is a future. Needs the feature `tokio` or `smol`.
 ///
 /// ```no_run
+/// # use rust_ulp::error::Result;
+/// # use rust_ulp::qp::Rc;
+/// # use rust_ulp::wr::{Read, Write};
 /// # use rust_ulp::*;
 /// # async fn example(qp: Qp<Rc>, buffer: Buffer, peer: RemoteSlice) -> Result<()> {
 /// let requests = AsyncRequests::new(qp.send_cq())?;
@@ -225,7 +228,7 @@ impl Shared {
 /// Dropping a [`RequestFuture`] is harmless at any time. The request stays in flight, the kernel
 /// keeps its memory until the device is done with it, and the completion is dropped when it comes.
 /// So a receive that nobody waits for still takes a message: [`Qp::cancel_all`](crate::Qp::cancel_all)
-/// and deadlines ([`Recv::timeout`](crate::Recv::timeout)) end receives.
+/// and deadlines ([`Recv::timeout`](crate::wr::Recv::timeout)) end receives.
 #[derive(Clone, Debug)]
 pub struct AsyncRequests {
     shared: Arc<Shared>,

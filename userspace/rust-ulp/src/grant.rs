@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Keys by which peers access memory.
+//! Grants of access to memory: options, state, and what a grant is bound to.
 
 use crate::abi;
 use crate::access::Access;
@@ -62,10 +62,10 @@ impl GrantOptions {
     }
 
     /// As [`Self::bound_to`], and also ends when a send of the peer invalidates the key
-    /// ([`Send::invalidate`](crate::Send::invalidate)). The peer's device must have that request:
-    /// today, Soft-RoCE has it.
-    /// [`EventKind::GrantEnded`](crate::EventKind::GrantEnded) reports when the peer can no longer
-    /// access the memory.
+    /// ([`Send::invalidate`](crate::wr::Send::invalidate)). The peer's device must have that
+    /// request: today, Soft-RoCE has it.
+    /// [`EventKind::GrantEnded`](crate::events::EventKind::GrantEnded) reports when the peer can no
+    /// longer access the memory.
     #[doc(alias = "RUST_ULP_GRANT_ONE_SHOT_INV")]
     pub fn ends_on_invalidate(mut self, qp: &impl GrantFor) -> Self {
         self.flags |= abi::GRANT_ONE_SHOT_INV;
@@ -73,7 +73,7 @@ impl GrantOptions {
     }
 
     /// Sets a value of the caller's, which events of the grant carry
-    /// ([`Event::user_data`](crate::Event::user_data)).
+    /// ([`Event::user_data`](crate::events::Event::user_data)).
     pub fn user_data(mut self, value: u64) -> Self {
         self.user_data = value;
         self

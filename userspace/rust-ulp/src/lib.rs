@@ -24,6 +24,9 @@
 //! one's own ([`LocalSlice`]):
 //!
 //! ```compile_fail
+//! # use rust_ulp::error::Result;
+//! # use rust_ulp::qp::Rc;
+//! # use rust_ulp::wr::Send;
 //! # use rust_ulp::*;
 //! fn too_early(qp: PreparedQp<Rc>) -> Result<()> {
 //!     qp.post(Send::empty())
@@ -68,7 +71,8 @@
 //! - [`Pd::create_ah`], [`PreparedQp::connect`] and [`Qp::modify`] to the state Rtr, for some seconds
 //!   while the kernel resolves a peer's address. `connect_tcp_async` and `accept_async` have a
 //!   helper thread do that.
-//! - Whatever takes a name in place of an address: [`PreparedQp::connect_tcp`], [`Listener::bind`].
+//! - Whatever takes a name in place of an address: [`PreparedQp::connect_tcp`],
+//!   [`Listener::bind`](tcp::Listener::bind).
 //! - All functions named `wait`, and all with a timeout.
 //!
 //! A program calls them before it serves, or in a thread for blocking calls such as those of
@@ -98,17 +102,17 @@
 //!
 //! | | |
 //! |---|---|
-//! | transports | [`Rc`] and [`Uc`] with one peer, [`Ud`] with any |
-//! | operations | [`Write`] and [`Send`] with or without immediate data, [`SendInvalidate`], [`Read`], [`CompareSwap`], [`FetchAdd`], [`Recv`]; several elements, inline, fenced, solicited, unsignaled |
-//! | datagrams | [`SendTo`] a [`Destination`] behind an [`AddressHandle`]; [`Qp::received`] finds payload and sender, [`Qp::reply_to`] the way back |
-//! | posting | [`Qp::post`]; deadlines on every request ([`Send::timeout`]), [`Qp::cancel`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
-//! | receiving | [`Recv`] per queue pair, or an [`Srq`] that many share |
+//! | transports | [`Rc`](qp::Rc) and [`Uc`](qp::Uc) with one peer, [`Ud`](qp::Ud) with any |
+//! | operations | [`Write`](wr::Write) and [`Send`](wr::Send) with or without immediate data, [`SendInvalidate`](wr::SendInvalidate), [`Read`](wr::Read), [`CompareSwap`](wr::CompareSwap), [`FetchAdd`](wr::FetchAdd), [`Recv`](wr::Recv); several elements, inline, fenced, solicited, unsignaled |
+//! | datagrams | [`SendTo`](wr::SendTo) a [`Destination`] behind an [`AddressHandle`]; [`Qp::received`] finds payload and sender, [`Qp::reply_to`] the way back |
+//! | posting | [`Qp::post`]; deadlines on every request ([`Send::timeout`](wr::Send::timeout)), [`Qp::cancel`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
+//! | receiving | [`Recv`](wr::Recv) per queue pair, or an [`Srq`] that many share |
 //! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] for `poll` and `epoll`; `MultiQueue`, a queue pair and a completion thread for each processor |
-//! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager, with [`cm::Pending`] when nobody waits; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
+//! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager, with [`cm::Pending`] when nobody waits; [`PreparedQp::connect_tcp`], [`Listener`](tcp::Listener) over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
 //! | tasks | completions, events, requests, connecting and byte streams as futures and streams, with `tokio` or `smol` |
 //! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, which can end with a queue pair or when the peer invalidates the key |
-//! | | [`Pool`] of pieces that come back when their request has completed; [`stream`] of bytes through a ring of the peer's |
+//! | | [`Pool`](pool::Pool) of pieces that come back when their request has completed; [`stream`] of bytes through a ring of the peer's |
 //!
 //! Of the programs in `examples/`, begin with `rdma_write`, one write over TCP parameters. Then comes
 //! the one that is nearest to yours: `hello_cm` (the connection manager), `echo_rc` (messages),
@@ -124,9 +128,9 @@
 //! Each [`Error`] says what happened and what to do. [`Error::kind`] is what a program matches, and
 //! `std::io::Error` has the nearest kind of its own. [`Error::is_backpressure`] tells a full queue,
 //! after which one reaps and posts again, from what is wrong; [`Error::is_retryable`] tells what
-//! may work later. A request that failed is a [`CompletionError`] with both ends and a decoded
-//! [`Status`]; [`Qp::diagnose`] looks for what is wrong at this end, and tells the possible causes
-//! with their cures.
+//! may work later. A request that failed is a [`CompletionError`](error::CompletionError) with both
+//! ends and a decoded [`Status`]; [`Qp::diagnose`] looks for what is wrong at this end, and tells
+//! the possible causes with their cures.
 
 #[path = "uapi/ring.rs"]
 #[allow(dead_code)] // the producer's half
@@ -143,15 +147,14 @@ mod buffer;
 pub mod cm;
 mod completion;
 mod copy;
-mod cq;
+pub mod cq;
 mod datagram;
 mod deadline;
-mod device;
-mod diagnosis;
+pub mod device;
+pub mod diagnosis;
 mod endpoint;
-mod error;
-mod events;
-mod exchange;
+pub mod error;
+pub mod events;
 #[cfg(test)]
 mod fake;
 #[cfg(doc)]
@@ -159,26 +162,27 @@ pub mod from_verbs;
 #[cfg(any(feature = "smol", feature = "tokio"))]
 mod future;
 mod gid;
-mod grant;
+pub mod grant;
 mod kind;
-mod memory;
+pub mod memory;
 #[cfg(feature = "multi-queue")]
-mod multi;
+#[cfg_attr(docsrs, doc(cfg(feature = "multi-queue")))]
+pub mod multi;
 mod object;
 mod params;
 mod path;
 mod pd;
-mod pool;
+pub mod pool;
 mod port;
 mod post;
-mod qp;
+pub mod qp;
 mod range;
 #[cfg(any(feature = "smol", feature = "tokio"))]
 mod reactor;
 mod refusal;
 mod remote;
 mod sealed;
-mod srq;
+pub mod srq;
 mod state;
 mod status;
 pub mod stream;
@@ -186,6 +190,7 @@ mod sync;
 #[allow(unsafe_code)]
 mod sys;
 mod tag;
+pub mod tcp;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -194,7 +199,7 @@ mod transport;
 pub mod uring;
 mod wait;
 pub mod wire;
-mod wr;
+pub mod wr;
 
 // The kernel's build compares the layout with C; the host tests have a C compiler do it.
 macro_rules! abi_check {
@@ -210,50 +215,21 @@ pub use ah::{AddressHandle, Destination};
 #[cfg(any(feature = "smol", feature = "tokio"))]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
 pub use asynchronous::{AsyncCq, AsyncEvents};
-pub use attr::{QpAttr, QpCaps, QpInfo};
 pub use batch::{DeviceBatch, QpBatch};
-pub use buffer::{Buffer, BufferBuilder, LocalSlice, PageSize};
+pub use buffer::{Buffer, LocalSlice};
 pub use completion::Completion;
-pub use cq::{Cq, CqBuilder, CqEventFd, Delivery};
+pub use cq::Cq;
 pub use datagram::{Datagram, Grh};
-pub use device::{AtomicCap, Device, DeviceEntry, DeviceInfo, Limits};
-pub use diagnosis::{Advice, Cause, Diagnosis, Evidence, QpReport, RetryCause};
+pub use device::Device;
 pub use endpoint::{Endpoint, Mtu};
-pub use error::{CompletionError, Error, Result};
-pub use events::{Event, EventKind, EventSource, Events};
-#[cfg(any(feature = "smol", feature = "tokio"))]
-#[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
-pub use exchange::AsyncListener;
-pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANGE_TIMEOUT};
+pub use error::Error;
 #[cfg(any(feature = "smol", feature = "tokio"))]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
 pub use future::{AsyncRequests, RequestFuture};
 pub use gid::{Gid, Guid};
-pub use grant::{Grant, GrantFor, GrantInfo, GrantOptions, GrantState};
-pub use kind::ErrorKind;
-pub use memory::{BufferInfo, BufferKind, DmabufBuilder, UserMemoryBuilder};
-#[cfg(feature = "multi-queue")]
-#[cfg_attr(docsrs, doc(cfg(feature = "multi-queue")))]
-pub use multi::{Completions, MultiQueue, MultiQueueBuilder, Queue};
-pub use params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
-pub use path::Path;
+pub use grant::Grant;
 pub use pd::Pd;
-pub use pool::{Chunk, ChunkError, Pool};
-pub use port::{
-    DefaultGid, GidEntry, GidType, LinkLayer, LinkSpeed, PhysState, PortCaps, PortInfo, PortState,
-};
-pub use qp::{ConnectError, PreparedQp, Qp, QpBuilder};
+pub use qp::{PreparedQp, Qp};
 pub use remote::RemoteSlice;
-pub use srq::{Srq, SrqBuilder, SrqInfo};
-pub use state::{AttrSet, QpState};
-pub use status::{Opcode, Status, WrOpcode};
-pub use transport::{Connected, Rc, Transport, Uc, Ud};
-#[cfg(any(feature = "smol", feature = "tokio"))]
-#[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
-pub use wr::RequestQueue;
-#[doc(hidden)]
-pub use wr::Target;
-pub use wr::{
-    CompareSwap, FetchAdd, Post, Read, Recv, Request, RequestFor, Send, SendInvalidate, SendTo,
-    Write,
-};
+pub use srq::Srq;
+pub use status::{Opcode, Status};

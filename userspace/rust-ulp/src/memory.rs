@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Buffers of memory that is not the module's: this process's own, and dma-bufs.
+//! Memory of a [`Buffer`](crate::Buffer): pages of the module's, of this process's own, or of a
+//! dma-buf.
 
 use crate::abi;
 use crate::buffer::{Buffer, Parts};
@@ -10,6 +11,8 @@ use crate::params::buffer_len;
 use crate::pd::Pd;
 use crate::sys::{Command, Mapping};
 use std::os::fd::{AsRawFd, OwnedFd};
+
+pub use crate::buffer::{BufferBuilder, PageSize};
 
 impl Pd {
     /// Memory of `len` bytes that belongs to this process, registered where it is.
@@ -101,10 +104,10 @@ impl UserMemoryBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the device does not register such memory;
-    /// [`Error::Value`] for a length of 0 or more than
-    /// [`Limits::max_buffer`](crate::Limits::max_buffer), [`Error::Sys`] with `ENOMEM` without memory or over a limit (`ulimit -l`), `EMFILE` with too many objects;
-    /// [`Error::DeviceGone`].
+    /// [`Error::Unsupported`] if the device does not register such memory; [`Error::Value`] for a
+    /// length of 0 or more than [`Limits::max_buffer`](crate::device::Limits::max_buffer),
+    /// [`Error::Sys`] with `ENOMEM` without memory or over a limit (`ulimit -l`), `EMFILE` with too
+    /// many objects; [`Error::DeviceGone`].
     pub fn build(self) -> Result<Buffer> {
         let device = self.pd.device();
         buffer_len(self.len, device.limits().max_buffer)?;

@@ -62,6 +62,10 @@ impl Inner {
 /// A part of a buffer, divided into chunks of one length.
 ///
 /// ```no_run
+/// # use rust_ulp::error::Result;
+/// # use rust_ulp::pool::Pool;
+/// # use rust_ulp::qp::Rc;
+/// # use rust_ulp::wr::Send;
 /// # use rust_ulp::*;
 /// # fn example(qp: Qp<Rc>, buffer: Buffer) -> Result<()> {
 /// let pool = Pool::new(buffer.slice(..)?, 4096)?;

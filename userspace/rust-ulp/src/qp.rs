@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Queue pairs, from the builder to the connection.
+//! Queue pairs: transports, options, attributes and states, from the builder to the connection.
 
 use crate::abi;
 use crate::access::Access;
-use crate::attr::{QpAttr, QpCaps, QpInfo};
 use crate::completion::Completion;
 use crate::cq::Cq;
 use crate::device::{Device, DeviceInner};
@@ -12,24 +11,27 @@ use crate::endpoint::{Endpoint, Mtu};
 use crate::error::{Error, Result};
 use crate::gid::Gid;
 use crate::object::Object;
-use crate::params::{at_most, bits_24, AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
-use crate::path::Path;
+use crate::params::{at_most, bits_24};
 use crate::pd::Pd;
 use crate::port::family_error;
 use crate::post::{cancel, post_one};
 use crate::refusal::Rejection;
 use crate::srq::Srq;
-use crate::state::{AttrSet, QpState};
 use crate::status::WrOpcode;
 use crate::sync::Cache;
 use crate::sys::Command;
-use crate::transport::{Connected, Rc, Transport, Ud};
 use crate::wait::{self, Who};
 use crate::wr::{Post, Recv, RequestFor, Target};
 use nix::errno::Errno;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+
+pub use crate::attr::{QpAttr, QpCaps, QpInfo};
+pub use crate::params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
+pub use crate::path::Path;
+pub use crate::state::{AttrSet, QpState};
+pub use crate::transport::{Connected, Rc, Transport, Uc, Ud};
 
 /// Returns the number of a first packet, which a peer cannot guess.
 fn random_psn() -> Result<u32> {
@@ -173,7 +175,7 @@ impl<T: Transport> QpBuilder<T> {
 
     /// Sets a value of the caller's, which completions and events of the queue pair carry
     /// ([`Completion::qp_user_data`](crate::Completion::qp_user_data),
-    /// [`Event::user_data`](crate::Event::user_data)).
+    /// [`Event::user_data`](crate::events::Event::user_data)).
     pub fn user_data(mut self, value: u64) -> Self {
         self.user_data = value;
         self

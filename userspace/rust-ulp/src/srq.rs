@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Shared receive queues.
+//! Shared receive queues: options and state.
 
 use crate::abi;
 use crate::cq::Cq;
@@ -105,7 +105,7 @@ struct Inner {
     max_sge: u32,
 }
 
-/// A queue of receives that queue pairs share ([`QpBuilder::srq`](crate::QpBuilder::srq)): each
+/// A queue of receives that queue pairs share ([`QpBuilder::srq`](crate::qp::QpBuilder::srq)): each
 /// message that comes for one of them takes the first. Its completion names the queue pair
 /// ([`Completion::is_of`](crate::Completion::is_of)).
 ///
@@ -171,7 +171,7 @@ impl Srq {
         cancel(&self.inner.device, self.handle(), None)
     }
 
-    /// Asks for one [`EventKind::SrqLimit`](crate::EventKind::SrqLimit) when fewer than `n`
+    /// Asks for one [`EventKind::SrqLimit`](crate::events::EventKind::SrqLimit) when fewer than `n`
     /// receives are left; 0 asks for none. After the event, it has to be asked for again.
     ///
     /// # Errors

@@ -57,7 +57,7 @@ impl QpState {
     }
 }
 
-/// The bit of each attribute, and the name of its method in [`QpAttr`](crate::QpAttr).
+/// The bit of each attribute, and the name of its method in [`QpAttr`](crate::qp::QpAttr).
 const NAMES: [(u32, &str); 18] = [
     (abi::QP_STATE, "state"),
     (abi::QP_CUR_STATE, "current_state"),
@@ -79,7 +79,7 @@ const NAMES: [(u32, &str); 18] = [
     (abi::QP_DEST_QPN, "dest_qp_num"),
 ];
 
-/// A set of attributes, by the names of the methods of [`QpAttr`](crate::QpAttr), or `state`.
+/// A set of attributes, by the names of the methods of [`QpAttr`](crate::qp::QpAttr), or `state`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttrSet {
     pub(crate) mask: u32,

@@ -163,21 +163,21 @@ impl Status {
 #[doc(alias = "ibv_wr_opcode")]
 #[non_exhaustive]
 pub enum WrOpcode {
-    /// [`Write`](crate::Write).
+    /// [`Write`](crate::wr::Write).
     Write,
-    /// [`Write::imm`](crate::Write::imm).
+    /// [`Write::imm`](crate::wr::Write::imm).
     WriteImm,
-    /// [`Send`](crate::Send), [`SendTo`](crate::SendTo).
+    /// [`Send`](crate::wr::Send), [`SendTo`](crate::wr::SendTo).
     Send,
-    /// [`Send::imm`](crate::Send::imm), [`SendTo::imm`](crate::SendTo::imm).
+    /// [`Send::imm`](crate::wr::Send::imm), [`SendTo::imm`](crate::wr::SendTo::imm).
     SendImm,
-    /// [`Read`](crate::Read).
+    /// [`Read`](crate::wr::Read).
     Read,
-    /// [`CompareSwap`](crate::CompareSwap).
+    /// [`CompareSwap`](crate::wr::CompareSwap).
     CompareSwap,
-    /// [`FetchAdd`](crate::FetchAdd).
+    /// [`FetchAdd`](crate::wr::FetchAdd).
     FetchAdd,
-    /// [`SendInvalidate`](crate::SendInvalidate).
+    /// [`SendInvalidate`](crate::wr::SendInvalidate).
     SendInvalidate,
 }
 

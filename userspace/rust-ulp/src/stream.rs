@@ -14,7 +14,9 @@
 //! grant is what the sender has to get:
 //!
 //! ```no_run
-//! use rust_ulp::{stream, Device, Rc, Result};
+//! use rust_ulp::error::Result;
+//! use rust_ulp::qp::Rc;
+//! use rust_ulp::{stream, Device};
 //! use std::time::Duration;
 //! # const WAIT: Duration = Duration::from_secs(5);
 //!
@@ -331,7 +333,7 @@ impl PreparedSender {
     /// # Errors
     ///
     /// [`Error::Range`] if the queue pair or its completion queues have less room than a stream
-    /// needs; as [`BufferBuilder::build`](crate::BufferBuilder::build).
+    /// needs; as [`BufferBuilder::build`](crate::memory::BufferBuilder::build).
     pub fn new(qp: &PreparedQp<Rc>, len: usize) -> Result<Self> {
         let staging = qp.pd().alloc_buffer(len)?;
         prepare(qp)?;

@@ -2,14 +2,21 @@
 
 //! The crate from the outside, on the kernel of `fake.rs`.
 
+use crate::device::AtomicCap;
+use crate::diagnosis::{Evidence, QpReport, RetryCause};
+use crate::error::{CompletionError, ErrorKind};
+use crate::events::EventKind;
 use crate::fake::Kernel;
+use crate::qp::{
+    AckTimeout, ConnectError, Path, QpAttr, QpState, Rc, Retries, RnrRetries, RnrTimer,
+    TrafficClass, Uc, Ud,
+};
 use crate::sys::counting::allocations;
+use crate::tcp::{Listener, TcpOptions};
+use crate::wr::{CompareSwap, FetchAdd, Read, Recv, Send, SendTo, WrOpcode, Write};
 use crate::{
-    abi, cm, Access, AckTimeout, AtomicCap, Buffer, CompareSwap, Completion, CompletionError,
-    ConnectError, Cq, Device, Endpoint, Error, ErrorKind, EventKind, Evidence, FetchAdd, Gid, Grh,
-    Listener, Mtu, Opcode, Path, PreparedQp, Qp, QpAttr, QpReport, QpState, Rc, Read, Recv,
-    RemoteSlice, Retries, RetryCause, RnrRetries, RnrTimer, Send, SendTo, Srq, Status, TcpOptions,
-    TrafficClass, Uc, Ud, WrOpcode, Write,
+    abi, cm, Access, Buffer, Completion, Cq, Device, Endpoint, Error, Gid, Grh, Mtu, Opcode,
+    PreparedQp, Qp, RemoteSlice, Srq, Status,
 };
 use nix::errno::Errno;
 use proptest::prelude::*;
@@ -107,23 +114,23 @@ fn everything_crosses_threads() {
     check::<Qp<Ud>>();
     check::<Srq>();
     check::<crate::AddressHandle>();
-    check::<crate::Events>();
+    check::<crate::events::Events>();
     check::<cm::Listener>();
     check::<cm::Request>();
     check::<cm::Connection>();
     check::<ConnectError>();
-    check::<crate::Pool>();
-    check::<crate::Chunk>();
-    check::<crate::ChunkError>();
+    check::<crate::pool::Pool>();
+    check::<crate::pool::Chunk>();
+    check::<crate::pool::ChunkError>();
     check::<crate::stream::Sender>();
     check::<crate::stream::Receiver>();
     #[cfg(feature = "multi-queue")]
-    check::<crate::MultiQueue<Ud>>();
-    check::<crate::Completions>();
-    check::<crate::CqEventFd>();
+    check::<crate::multi::MultiQueue<Ud>>();
+    check::<crate::multi::Completions>();
+    check::<crate::cq::CqEventFd>();
     check::<crate::AsyncCq>();
     check::<crate::AsyncEvents>();
-    check::<crate::AsyncListener>();
+    check::<crate::tcp::AsyncListener>();
     check::<crate::AsyncRequests>();
     check::<crate::RequestFuture>();
     check::<cm::Requests>();
@@ -1235,7 +1242,7 @@ fn inline_data_is_left_out_where_nobody_asked_for_it() {
     let kernel = Kernel::new();
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(8).unwrap());
-    let build = |builder: crate::QpBuilder<Rc>| {
+    let build = |builder: crate::qp::QpBuilder<Rc>| {
         kernel.refuse("QP_CREATE", Errno::EINVAL);
         builder.build().map(|qp| qp.caps().max_inline)
     };
@@ -3021,7 +3028,7 @@ fn the_manager_is_told_how_the_queue_pair_was_built() {
         .access(Access::REMOTE_READ)
         .build()
         .unwrap();
-    let options = cm::ConnectOptions::new().flow_control(true);
+    let options = cm::ConnectOptions::new().flow_control();
     assert!(qp.connect_cm(addr, &options).is_err());
     let asked = peer.join().unwrap();
     assert_eq!(asked.timeout, Some(AckTimeout::new(17).unwrap()));

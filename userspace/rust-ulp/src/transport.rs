@@ -9,7 +9,7 @@ use crate::sealed;
 use crate::wire::TransportType;
 use std::fmt;
 
-/// How a queue pair talks to its peers: [`Rc`](crate::Rc), [`Uc`](crate::Uc) or [`Ud`].
+/// How a queue pair talks to its peers: [`Rc`](crate::qp::Rc), [`Uc`](crate::qp::Uc) or [`Ud`].
 pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
     /// As the ABI has it.
     #[doc(hidden)]
@@ -32,7 +32,7 @@ pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
     fn end(peer: &Self::Peer) -> Option<&Endpoint>;
 }
 
-/// A transport with one peer: [`Rc`](crate::Rc) or [`Uc`](crate::Uc).
+/// A transport with one peer: [`Rc`](crate::qp::Rc) or [`Uc`](crate::qp::Uc).
 pub trait Connected: Transport<Peer = Endpoint> {
     /// Whether the peer acknowledges what arrives.
     #[doc(hidden)]

@@ -4,7 +4,11 @@
 //! [`RingBuilder::sqpoll`] without any. Needs the feature `io-uring`.
 //!
 //! ```no_run
-//! use rust_ulp::{uring::Ring, LocalSlice, Qp, Rc, RemoteSlice, Result, Send, Write};
+//! use rust_ulp::error::Result;
+//! use rust_ulp::qp::Rc;
+//! use rust_ulp::uring::Ring;
+//! use rust_ulp::wr::{Send, Write};
+//! use rust_ulp::{LocalSlice, Qp, RemoteSlice};
 //! use std::time::Duration;
 //!
 //! fn write_then_tell(qp: &Qp<Rc>, from: LocalSlice, to: RemoteSlice) -> Result<()> {
@@ -197,7 +201,7 @@ impl Ring {
             .map_err(|(error, _)| error)
     }
 
-    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as
+    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::pool::Pool), as
     /// [`Chunk::post`] does.
     ///
     /// # Errors
@@ -432,7 +436,7 @@ impl DeviceBatch<'_> {
     /// # Errors
     ///
     /// As [`Ring::push`]; [`Error::TooMany`] for a batch of no requests, or of more than 65,535,
-    /// [`Error::Unsupported`] if a chunk of a [`Pool`](crate::Pool) is in it.
+    /// [`Error::Unsupported`] if a chunk of a [`Pool`](crate::pool::Pool) is in it.
     pub fn submit_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
         let (device, storage) = self.requests()?;
         ring.push_batch(device, storage, wr_id, false)

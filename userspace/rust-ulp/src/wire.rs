@@ -79,11 +79,11 @@ const TYPE_READY: u16 = 3;
 #[repr(u8)]
 #[non_exhaustive]
 pub enum TransportType {
-    /// [`Rc`](crate::Rc).
+    /// [`Rc`](crate::qp::Rc).
     Rc = abi::QPT_RC as u8,
-    /// [`Uc`](crate::Uc).
+    /// [`Uc`](crate::qp::Uc).
     Uc = abi::QPT_UC as u8,
-    /// [`Ud`](crate::Ud).
+    /// [`Ud`](crate::qp::Ud).
     Ud = abi::QPT_UD as u8,
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Requests, as builders: mandatory parts in the constructor, the rest as setters.
+//! Work requests, which [`Qp::post`](crate::Qp::post), batches and rings take.
+//!
+//! A constructor takes what a request needs, and setters the rest.
 
 use crate::abi;
 use crate::access::Access;
@@ -14,6 +16,8 @@ use crate::sys::{self, Command};
 use crate::transport::{Rc, Transport, Uc, Ud};
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use crate::status::WrOpcode;
 
 /// Bytes of a message, at most.
 const MAX_MESSAGE: u32 = 1 << 31;
@@ -347,7 +351,7 @@ macro_rules! solicited {
             }
 
             /// Takes the data while it is posted, so that the memory can be changed at once. At
-            /// most [`QpCaps::max_inline`](crate::QpCaps::max_inline) bytes.
+            /// most [`QpCaps::max_inline`](crate::qp::QpCaps::max_inline) bytes.
             #[doc(alias = "RUST_ULP_SEND_INLINE")]
             #[inline]
             pub fn inline(mut self) -> Self {
@@ -389,7 +393,7 @@ impl<'a> Write<'a> {
     }
 
     /// Writes bytes that are taken while the request is posted: no buffer is needed. At most
-    /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) of them.
+    /// [`QpCaps::max_inline`](crate::qp::QpCaps::max_inline) of them.
     #[inline]
     pub fn inline_bytes(src: &'a [u8], dst: RemoteSlice) -> Self {
         Self::with(Local::Bytes(src), dst)
@@ -477,7 +481,7 @@ impl<'a> Send<'a> {
     }
 
     /// Sends bytes that are taken while the request is posted: no buffer is needed. At most
-    /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) of them.
+    /// [`QpCaps::max_inline`](crate::qp::QpCaps::max_inline) of them.
     #[inline]
     pub fn inline_bytes(src: &'a [u8]) -> Self {
         Self::with(Local::Bytes(src))
@@ -508,7 +512,7 @@ impl<'a> Send<'a> {
     /// Also takes a grant of the peer's away: when the message has arrived, the key of `grant`
     /// opens nothing any more, and the peer is told which one it was
     /// ([`Completion::invalidated`](crate::Completion::invalidated)). Not every device does it:
-    /// [`DeviceInfo::supports`](crate::DeviceInfo::supports) tells.
+    /// [`DeviceInfo::supports`](crate::device::DeviceInfo::supports) tells.
     #[inline]
     pub fn invalidate(self, grant: RemoteSlice) -> SendInvalidate<'a> {
         let mut request = self.request;
@@ -563,7 +567,7 @@ impl<'a> SendTo<'a> {
     }
 
     /// Sends bytes that are taken while the request is posted: no buffer is needed. At most
-    /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) of them.
+    /// [`QpCaps::max_inline`](crate::qp::QpCaps::max_inline) of them.
     #[inline]
     pub fn inline_bytes(src: &'a [u8], to: &Destination) -> Self {
         Self::with(Local::Bytes(src), to)
@@ -636,6 +640,9 @@ impl<'a> Post<'a, Rc> for CompareSwap<'a> {}
 /// operations to a queue pair that is connected to that device. Loading the word is safe.
 ///
 /// ```no_run
+/// # use rust_ulp::error::Result;
+/// # use rust_ulp::qp::Rc;
+/// # use rust_ulp::wr::FetchAdd;
 /// # use rust_ulp::*;
 /// # use std::sync::atomic::Ordering;
 /// # use std::time::Duration;

@@ -9,7 +9,9 @@ use crate::error::Result;
 use crate::server::{lock, Shared, TICK};
 use crate::service::{Done, Service};
 use crate::wire::{message_len, MESSAGE, WINDOW};
-use rust_ulp::{Buffer, Completion, Cq, Device, LocalSlice, Opcode, Pd, Qp, Rc, Recv, Send, Srq};
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Recv, Send};
+use rust_ulp::{Buffer, Completion, Cq, Device, LocalSlice, Opcode, Pd, Qp, Srq};
 use std::sync::atomic::Ordering;
 
 /// Bytes of all receives together, if that many receives are between these two numbers.
@@ -57,7 +59,7 @@ struct Scratch {
 
 /// Returns the answer's memory: of a client's buffer, the place that its message's number says. The
 /// client knows the answer to the message that had it before.
-fn place(answers: &Buffer, number: u32, len: usize) -> rust_ulp::Result<LocalSlice> {
+fn place(answers: &Buffer, number: u32, len: usize) -> rust_ulp::error::Result<LocalSlice> {
     let start = (number % WINDOW) as usize * MESSAGE;
     answers.slice(start..start + len.min(MESSAGE))
 }

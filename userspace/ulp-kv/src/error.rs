@@ -145,8 +145,8 @@ impl Error {
     }
 }
 
-impl From<rust_ulp::ConnectError> for Error {
-    fn from(error: rust_ulp::ConnectError) -> Self {
+impl From<rust_ulp::qp::ConnectError> for Error {
+    fn from(error: rust_ulp::qp::ConnectError) -> Self {
         Self::Rdma(error.into())
     }
 }

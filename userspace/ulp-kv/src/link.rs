@@ -17,10 +17,9 @@ use crate::service::LARGE;
 use crate::wire::{self, Answer, Ask, Header, Request, Status};
 use crate::{Op, Options, Outcome, Stats, Value};
 use rand::{rngs::SmallRng, Rng, RngExt};
-use rust_ulp::{
-    AckTimeout, Buffer, Completion, Cq, Device, DeviceBatch, LocalSlice, Qp, Rc, Read, Recv,
-    RemoteSlice, Retries, RnrRetries, Send,
-};
+use rust_ulp::qp::{AckTimeout, Rc, Retries, RnrRetries};
+use rust_ulp::wr::{Read, Recv, Send};
+use rust_ulp::{Buffer, Completion, Cq, Device, DeviceBatch, LocalSlice, Qp, RemoteSlice};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -999,7 +998,7 @@ impl Link {
     /// Ends the queue pair, as an error of the network does.
     #[cfg(feature = "test-hooks")]
     pub fn break_qp(&self) -> Result<()> {
-        let error = rust_ulp::QpAttr::to(rust_ulp::QpState::Err);
+        let error = rust_ulp::qp::QpAttr::to(rust_ulp::qp::QpState::Err);
         Ok(self.qp.modify(error).map(drop)?)
     }
 

@@ -19,9 +19,10 @@ use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{setsockopt, sockopt};
 use rand::{rngs::SmallRng, Rng};
-use rust_ulp::{
-    Access, Buffer, Device, Grant, GrantOptions, PageSize, Pd, Qp, Rc, RemoteSlice, RnrTimer,
-};
+use rust_ulp::grant::GrantOptions;
+use rust_ulp::memory::PageSize;
+use rust_ulp::qp::{Rc, RnrTimer};
+use rust_ulp::{Access, Buffer, Device, Grant, Pd, Qp, RemoteSlice};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -181,7 +182,7 @@ impl Shared {
         }
         let sessions = lock(&self.sessions);
         if let Some((_, session)) = sessions.all.first_key_value() {
-            let error = rust_ulp::QpAttr::to(rust_ulp::QpState::Err);
+            let error = rust_ulp::qp::QpAttr::to(rust_ulp::qp::QpState::Err);
             let _ = session.qp.modify(error);
             session.end();
         }
@@ -232,7 +233,7 @@ impl Shared {
             sessions.last += 1;
             sessions.last
         };
-        let connected = || -> rust_ulp::Result<_> {
+        let connected = || -> rust_ulp::error::Result<_> {
             let qp = self
                 .pd
                 .qp_builder::<Rc>(self.engine.cq())
@@ -563,8 +564,8 @@ impl Server {
     fn accept(&self, stopped: &dyn Fn() -> bool) -> Result<()> {
         let tick = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO);
         while !stopped() {
-            // Not a `rust_ulp::Listener`, whose wait each completion interrupts. The engine notices
-            // when the device goes.
+            // Not a `rust_ulp::tcp::Listener`, whose wait each completion interrupts. The engine
+            // notices when the device goes.
             let mut waits = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
             let waited = poll(&mut waits, tick);
             let tcp = match self.listener.accept() {

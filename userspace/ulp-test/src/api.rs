@@ -6,12 +6,17 @@
 use crate::hosts::{connect, pattern, Host};
 use crate::report::{because, check, equal, hang, Outcome, Report};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use rust_ulp::diagnosis::{Diagnosis, Evidence, RetryCause};
+use rust_ulp::error::CompletionError;
+use rust_ulp::events::EventKind;
+use rust_ulp::grant::{GrantOptions, GrantState};
+use rust_ulp::memory::BufferKind;
+use rust_ulp::pool::Pool;
+use rust_ulp::qp::{AckTimeout, QpAttr, Rc, Retries, RnrRetries, RnrTimer, TrafficClass, Uc, Ud};
 use rust_ulp::uring::{Ring, RingBuilder};
+use rust_ulp::wr::{CompareSwap, FetchAdd, Read, Recv, Send, SendTo, WrOpcode, Write};
 use rust_ulp::{
-    cm, Access, AckTimeout, BufferKind, CompareSwap, Completion, CompletionError, Cq, Diagnosis,
-    Endpoint, Error, EventKind, Evidence, FetchAdd, Grant, GrantOptions, GrantState, Grh, Opcode,
-    Pool, Qp, QpAttr, Rc, Read, Recv, RemoteSlice, Retries, RetryCause, RnrRetries, RnrTimer, Send,
-    SendTo, Status, TrafficClass, Uc, Ud, WrOpcode, Write,
+    cm, Access, Completion, Cq, Endpoint, Error, Grant, Grh, Opcode, Qp, RemoteSlice, Status,
 };
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -21,7 +26,7 @@ use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_millis(300);
 
-type R<T = ()> = rust_ulp::Result<T>;
+type R<T = ()> = rust_ulp::error::Result<T>;
 
 /// A case whose calls of the crate are all to succeed. Each has completion queues of its own: what
 /// the queue pairs of a case leave when they go is not taken for another's.
@@ -139,7 +144,7 @@ fn unreliable(r: &mut Report, a: &Host, b: &Host) {
                     Access::REMOTE_WRITE,
                 )
             })
-            .and_then(|()| equal("the peer's state", after, rust_ulp::QpState::Rts)))
+            .and_then(|()| equal("the peer's state", after, rust_ulp::qp::QpState::Rts)))
         },
     );
 }
@@ -1001,7 +1006,7 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
             };
             let used = of(&once)?;
             let still = bound.query()?.state;
-            second.modify(QpAttr::to(rust_ulp::QpState::Err))?;
+            second.modify(QpAttr::to(rust_ulp::qp::QpState::Err))?;
             let expired = of(&bound)?;
             Ok(equal("used", used, (GrantState::Used, true))
                 .and_then(|()| equal("the other", still, GrantState::Active))
@@ -1021,7 +1026,7 @@ fn failed(qp: &Qp<Rc>, cq: &Cq, evidence: Evidence) -> Outcome<Diagnosis> {
         let diagnosis = qp
             .diagnose_with(&error, evidence)
             .map_err(because("diagnosing"))?;
-        if diagnosis.info.state == rust_ulp::QpState::Err || std::time::Instant::now() > end {
+        if diagnosis.info.state == rust_ulp::qp::QpState::Err || std::time::Instant::now() > end {
             return Ok(diagnosis);
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -1038,7 +1043,7 @@ fn diagnosed(qp: &Qp<Rc>, cq: &Cq, statuses: &[Status], parts: &[&str]) -> Outco
     equal(
         "its own state",
         diagnosis.info.state,
-        rust_ulp::QpState::Err,
+        rust_ulp::qp::QpState::Err,
     )?;
     for part in parts {
         check(format!("{part:?} is not in {text}"), text.contains(part))?;
@@ -1096,7 +1101,7 @@ fn diagnoses(r: &mut Report, a: &Host, b: &Host) {
             let (first, second) = (impatient(a)?.build()?, b.qp().build()?);
             let (to, from) = (second.endpoint(), first.endpoint());
             let (second, first) = (second.connect(from)?, first.connect(to)?);
-            second.modify(QpAttr::to(rust_ulp::QpState::Err))?;
+            second.modify(QpAttr::to(rust_ulp::qp::QpState::Err))?;
             first.post(Send::empty())?;
             let evidence = Evidence::default().peer(second.report()?);
             Ok(caused(&first, &a.cq, evidence, RetryCause::PeerDead))

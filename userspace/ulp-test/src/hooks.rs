@@ -9,7 +9,10 @@
 use clap::{Args, Subcommand, ValueEnum};
 use nix::time::{clock_gettime, ClockId};
 use rand::{rngs::SmallRng, RngExt, SeedableRng};
-use rust_ulp::{Access, Cq, Device, Grant, Listener, Mtu, Peer, Qp, QpAttr, QpState, Rc, Recv};
+use rust_ulp::qp::{QpAttr, QpState, Rc};
+use rust_ulp::tcp::{Listener, Peer};
+use rust_ulp::wr::Recv;
+use rust_ulp::{Access, Cq, Device, Grant, Mtu, Qp};
 use std::collections::HashMap;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -196,7 +199,7 @@ fn revoking_peer(listen: &str) -> Result<ExitCode> {
 }
 
 /// Connects a queue pair anew, as it was but for one attribute.
-fn break_qp(qp: &Qp<Rc>, what: Break) -> rust_ulp::Result<()> {
+fn break_qp(qp: &Qp<Rc>, what: Break) -> rust_ulp::error::Result<()> {
     let (info, mut peer) = (qp.query()?, *qp.peer());
     let mut path = info.path;
     match what {

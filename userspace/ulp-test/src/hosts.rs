@@ -4,7 +4,8 @@
 
 use crate::report::{because, Outcome};
 use crate::sys::enter_net;
-use rust_ulp::{Access, Cq, Device, Pd, Qp, QpBuilder, Rc, Retries};
+use rust_ulp::qp::{QpBuilder, Rc, Retries};
+use rust_ulp::{Access, Cq, Device, Pd, Qp};
 use std::fs::File;
 
 /// An open device with a domain and a completion queue.
@@ -39,7 +40,7 @@ fn open_in(name: &str) -> Outcome<Device> {
 }
 
 impl Host {
-    fn new(dev: Device) -> rust_ulp::Result<Self> {
+    fn new(dev: Device) -> rust_ulp::error::Result<Self> {
         let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(256)?);
         Ok(Self { dev, pd, cq })
     }
@@ -66,7 +67,7 @@ impl Host {
 }
 
 /// Two queue pairs, connected to each other; the second one allows its peer `access`.
-pub fn connect(a: &Host, b: &Host, access: Option<Access>) -> rust_ulp::Result<[Qp<Rc>; 2]> {
+pub fn connect(a: &Host, b: &Host, access: Option<Access>) -> rust_ulp::error::Result<[Qp<Rc>; 2]> {
     let first = a.qp().build()?;
     let second = match access {
         Some(access) => b.qp().access(access).build()?,

@@ -9,10 +9,9 @@
 
 use crate::hosts::{connect, pattern, Host};
 use crate::report::{because, check, equal, hang, Outcome, Report};
-use rust_ulp::{
-    Access, Buffer, CompareSwap, Error, FetchAdd, Grant, Qp, Rc, Read, Recv, RemoteSlice, Status,
-    Write,
-};
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{CompareSwap, FetchAdd, Read, Recv, Write};
+use rust_ulp::{Access, Buffer, Error, Grant, Qp, RemoteSlice, Status};
 
 /// Bytes of the peer's buffer.
 const SIZE: usize = 16 * 4096;
@@ -60,14 +59,14 @@ struct Rights {
 }
 
 /// The same memory, without what the grant says of rights: so the request is posted.
-fn bare(slice: RemoteSlice) -> rust_ulp::Result<RemoteSlice> {
+fn bare(slice: RemoteSlice) -> rust_ulp::error::Result<RemoteSlice> {
     RemoteSlice::new(slice.addr(), slice.len(), slice.rkey())
 }
 
 impl Rights {
     fn new() -> Outcome<Self> {
         let [here, there] = Host::two()?;
-        let make = || -> rust_ulp::Result<_> {
+        let make = || -> rust_ulp::error::Result<_> {
             let (local, remote) = (here.pd.alloc_buffer(SIZE)?, there.pd.alloc_buffer(SIZE)?);
             local.write_at(0, &pattern(1, SIZE))?;
             remote.write_at(0, &pattern(2, SIZE))?;
@@ -101,7 +100,7 @@ impl Rights {
         })
     }
 
-    fn post(&self, qp: &Qp<Rc>, op: Op, to: RemoteSlice) -> rust_ulp::Result<()> {
+    fn post(&self, qp: &Qp<Rc>, op: Op, to: RemoteSlice) -> rust_ulp::error::Result<()> {
         let local = self.local.slice(..to.len() as usize)?;
         match op {
             Op::Write => qp.post(Write::new(local, to).wr_id(1)),
@@ -114,7 +113,7 @@ impl Rights {
     /// The pair that has nothing to do with it still works.
     fn bystanders(&self) -> Outcome {
         let data = pattern(u64::from(self.other[0].qp_num()), 256);
-        let write = || -> rust_ulp::Result<_> {
+        let write = || -> rust_ulp::error::Result<_> {
             self.other_remote.fill(.., 0)?;
             self.other_local.write_at(0, &data)?;
             let to = self.other_grant.remote().slice(..256)?;
@@ -132,7 +131,7 @@ impl Rights {
 
     /// `op` succeeds.
     fn works(&self, op: Op, to: RemoteSlice) -> Outcome {
-        let run = || -> rust_ulp::Result<_> {
+        let run = || -> rust_ulp::error::Result<_> {
             let [qp, _peer] = connect(&self.here, &self.there, None)?;
             self.post(&qp, op, to)?;
             self.here.cq.wait(hang())?.ok()
@@ -142,7 +141,7 @@ impl Rights {
 
     /// `op` fails at the peer like that, in words too, and changes no byte on either side.
     fn refused(&self, op: Op, to: RemoteSlice, how: &[Status], access: Option<Access>) -> Outcome {
-        let run = || -> rust_ulp::Result<_> {
+        let run = || -> rust_ulp::error::Result<_> {
             let [qp, peer] = connect(&self.here, &self.there, access)?;
             // Bytes that were never written: a write that lands changes something.
             let fresh = pattern((1 << 32) | u64::from(qp.qp_num()), SIZE);
@@ -319,14 +318,14 @@ impl Rights {
             OPS.into_iter()
                 .try_for_each(|op| self.refused_and_others_work(op, to))?;
             // Whatever is granted after it: the old key stays dead.
-            let new: rust_ulp::Result<Vec<Grant>> = (0..16).map(|_| make()).collect();
+            let new: rust_ulp::error::Result<Vec<Grant>> = (0..16).map(|_| make()).collect();
             let new = new.map_err(because("granting again"))?;
             let again = new.iter().any(|grant| grant.remote().rkey() == to.rkey());
             check("the key came again", !again)?;
             self.refused_and_others_work(Op::Write, to)
         });
         r.case("a queue pair that the peer destroyed", || {
-            let run = || -> rust_ulp::Result<_> {
+            let run = || -> rust_ulp::error::Result<_> {
                 let [qp, peer] = connect(&self.here, &self.there, None)?;
                 drop(peer);
                 let before = self.remote.to_vec(..)?;
@@ -341,7 +340,7 @@ impl Rights {
         r.case(
             "a write with immediate data and a wrong key completes no receive",
             || {
-                let run = || -> rust_ulp::Result<_> {
+                let run = || -> rust_ulp::error::Result<_> {
                     let before = self.remote.to_vec(..)?;
                     let [qp, peer] = connect(&self.here, &self.there, None)?;
                     peer.post(Recv::empty().wr_id(3))?;

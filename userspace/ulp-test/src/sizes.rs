@@ -4,7 +4,10 @@
 
 use crate::hosts::{pattern, Host};
 use crate::report::{because, check, equal, hang, Outcome, Report};
-use rust_ulp::{Access, Buffer, Grant, Listener, Opcode, Qp, Rc, Recv, RemoteSlice, Write};
+use rust_ulp::qp::Rc;
+use rust_ulp::tcp::Listener;
+use rust_ulp::wr::{Recv, Write};
+use rust_ulp::{Access, Buffer, Grant, Opcode, Qp, RemoteSlice};
 
 const MIB: usize = 1 << 20;
 /// Bytes of the largest write: ULP_LARGE MiB.
@@ -32,7 +35,7 @@ struct Ends {
 
 fn ends() -> Outcome<Ends> {
     let [here, there] = Host::two()?;
-    let meet = || -> rust_ulp::Result<_> {
+    let meet = || -> rust_ulp::error::Result<_> {
         let (local, remote) = (
             here.pd.alloc_buffer(size())?,
             there.pd.alloc_buffer(size())?,
@@ -43,7 +46,7 @@ fn ends() -> Outcome<Ends> {
         let addr = listener.local_addr()?;
         let (first, second) = (here.qp().build()?, there.qp().build()?);
         let (from, to) = std::thread::scope(|scope| {
-            let accept = scope.spawn(|| -> rust_ulp::Result<_> {
+            let accept = scope.spawn(|| -> rust_ulp::error::Result<_> {
                 Ok(listener.accept(hang())?.accept(second, &[&grant])?)
             });
             let from = first.connect_tcp(addr, &[]);
@@ -81,7 +84,7 @@ impl Ends {
     fn cross(&self, len: usize, at: usize, imm: Option<u32>) -> Outcome {
         let data = pattern((len + at) as u64, len);
         let margin = at.saturating_sub(64)..(at + len + 64).min(size());
-        let run = || -> rust_ulp::Result<_> {
+        let run = || -> rust_ulp::error::Result<_> {
             self.local.write_at(0, &data)?;
             self.remote.fill(margin.clone(), 0xc3)?;
             let dst = self.target.slice(at as u64..(at + len) as u64)?;

@@ -3,8 +3,11 @@
 //! `ulp-test tasks`: a stream between tasks that drop futures all the time: attempts to connect,
 //! waits, reads, writes and requests. Nothing breaks, and every byte arrives.
 
+use rust_ulp::qp::Rc;
 use rust_ulp::stream::{PreparedReceiver, PreparedSender, ENTRIES};
-use rust_ulp::{AsyncCq, AsyncRequests, Device, Listener, PreparedQp, Rc, Recv};
+use rust_ulp::tcp::Listener;
+use rust_ulp::wr::Recv;
+use rust_ulp::{AsyncCq, AsyncRequests, Device, PreparedQp};
 use std::future::{poll_fn, Future};
 use std::pin::pin;
 use std::process::ExitCode;

@@ -30,10 +30,10 @@ use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use number::{add, chunk, vector, wrong, Type};
 use ring::{Data, Deadline, Ring};
-use rust_ulp::{
-    Access, Buffer, Completion, Cq, Error, Grant, Listener, Opcode, Qp, Rc, Recv, RemoteSlice,
-    TcpOptions, Write,
-};
+use rust_ulp::qp::Rc;
+use rust_ulp::tcp::{Listener, TcpOptions};
+use rust_ulp::wr::{Recv, Write};
+use rust_ulp::{Access, Buffer, Completion, Cq, Error, Grant, Opcode, Qp, RemoteSlice};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::ops::Range;
@@ -220,8 +220,9 @@ impl Rdma {
         // Receives for a whole round, because the previous rank may be ahead.
         (0..most).try_for_each(|_| prev.post_recv(Recv::empty()))?;
         let (ip, patience) = (ring.next_ip()?, ring.patience());
-        let accept =
-            || -> rust_ulp::Result<_> { Ok(listener.accept(patience)?.accept(prev, &[&grant])?) };
+        let accept = || -> rust_ulp::error::Result<_> {
+            Ok(listener.accept(patience)?.accept(prev, &[&grant])?)
+        };
         let (prev, next) = std::thread::scope(|scope| {
             let prev = scope.spawn(accept);
             let options = TcpOptions::default().timeout(patience);

@@ -20,7 +20,7 @@ pub struct DeviceArg {
 
 impl DeviceArg {
     /// Opens the named device, or the default device.
-    pub fn open(&self) -> rust_ulp::Result<Device> {
+    pub fn open(&self) -> rust_ulp::error::Result<Device> {
         match &self.name {
             Some(name) => Device::open(name),
             None => Device::open_default(),

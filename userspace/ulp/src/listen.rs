@@ -15,7 +15,7 @@ const SLICE: Duration = Duration::from_millis(100);
 /// A listener.
 pub enum Listener {
     /// Beside an open device, whose removal ends it with [`Error::DeviceGone`].
-    Beside(rust_ulp::Listener),
+    Beside(rust_ulp::tcp::Listener),
     /// Without a device of rust_ulp.
     Alone(TcpListener),
 }
@@ -24,7 +24,7 @@ impl Listener {
     /// Listens at `addr`, beside the device if there is one.
     pub fn bind(device: Option<&Device>, addr: &str) -> Result<Self> {
         Ok(match device {
-            Some(device) => Self::Beside(rust_ulp::Listener::bind(device, addr)?),
+            Some(device) => Self::Beside(rust_ulp::tcp::Listener::bind(device, addr)?),
             None => {
                 let tcp = TcpListener::bind(addr)?;
                 tcp.set_nonblocking(true)?;

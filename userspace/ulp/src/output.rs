@@ -182,7 +182,7 @@ pub fn interrupted() -> ExitCode {
 fn hint(error: &anyhow::Error) -> &'static str {
     let is_missing = |error: &rust_ulp::Error| {
         matches!(error, rust_ulp::Error::Open { .. })
-            && error.kind() == rust_ulp::ErrorKind::NotFound
+            && error.kind() == rust_ulp::error::ErrorKind::NotFound
     };
     let mut errors = error.chain().filter_map(|cause| cause.downcast_ref());
     match errors.any(is_missing) {

@@ -20,9 +20,10 @@ use crate::output::{interrupts, FormatArgs, Usage};
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use nix::unistd::{sysconf, SysconfVar};
+use rust_ulp::qp::{Connected, QpBuilder, Rc, Transport, Uc, Ud};
+use rust_ulp::wr::{Recv, Send, SendTo};
 use rust_ulp::{
-    Buffer, Completion, Connected, Cq, Device, Endpoint, Error, Gid, Grh, Mtu, Opcode, Pd,
-    PreparedQp, Qp, QpBuilder, Rc, Recv, Send, SendTo, Srq, Transport, Uc, Ud,
+    Buffer, Completion, Cq, Device, Endpoint, Error, Gid, Grh, Mtu, Opcode, Pd, PreparedQp, Qp, Srq,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -163,19 +164,19 @@ fn parse(line: &[u8], mtu: Mtu) -> Option<Endpoint> {
 
 /// A queue pair that sends messages to one peer.
 trait Player {
-    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::Result<()>;
-    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::Result<()>;
+    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::error::Result<()>;
+    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::error::Result<()>;
 }
 
 impl<T: Connected> Player for Qp<T>
 where
-    for<'a> Send<'a>: rust_ulp::Post<'a, T>,
+    for<'a> Send<'a>: rust_ulp::wr::Post<'a, T>,
 {
-    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::Result<()> {
+    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::error::Result<()> {
         self.post(Send::new(buffer.slice(..len)?))
     }
 
-    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::Result<()> {
+    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::error::Result<()> {
         Qp::post_recv(self, recv)
     }
 }
@@ -187,11 +188,11 @@ struct Shared {
 }
 
 impl Player for Shared {
-    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::Result<()> {
+    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::error::Result<()> {
         self.qp.post(Send::new(buffer.slice(..len)?))
     }
 
-    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::Result<()> {
+    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::error::Result<()> {
         self.srq.post_recv(recv)
     }
 }
@@ -202,11 +203,11 @@ struct Datagrams {
 }
 
 impl Player for Datagrams {
-    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::Result<()> {
+    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::error::Result<()> {
         self.qp.post(SendTo::new(buffer.slice(..len)?, &self.to))
     }
 
-    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::Result<()> {
+    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::error::Result<()> {
         self.qp.post_recv(recv)
     }
 }
@@ -239,7 +240,7 @@ impl Memory {
         (self.len + self.head) * (slot + 1)
     }
 
-    fn recv(&self, slot: usize) -> rust_ulp::Result<Recv<'static>> {
+    fn recv(&self, slot: usize) -> rust_ulp::error::Result<Recv<'static>> {
         let at = self.at(slot);
         Ok(Recv::new(self.buffer.slice(at..at + self.head + self.len)?).wr_id(slot as u64))
     }
@@ -280,7 +281,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn receives(&self) -> impl Iterator<Item = rust_ulp::Result<Recv<'static>>> + '_ {
+    fn receives(&self) -> impl Iterator<Item = rust_ulp::error::Result<Recv<'static>>> + '_ {
         (0..self.memory.depth).map(|slot| self.memory.recv(slot))
     }
 }
@@ -347,7 +348,7 @@ impl Pingpong {
         Ok(player)
     }
 
-    fn build<T: Transport>(&self, builder: QpBuilder<T>) -> rust_ulp::Result<PreparedQp<T>> {
+    fn build<T: Transport>(&self, builder: QpBuilder<T>) -> rust_ulp::error::Result<PreparedQp<T>> {
         match self.gid_index {
             Some(index) => builder.gid(1, index).build(),
             None => builder.build(),
@@ -419,7 +420,7 @@ impl Pingpong {
     /// Meets the peer and connects one queue pair.
     fn one<T: Connected>(&self, parts: &mut Parts<'_>) -> Result<Vec<Box<dyn Player>>>
     where
-        for<'a> Send<'a>: rust_ulp::Post<'a, T>,
+        for<'a> Send<'a>: rust_ulp::wr::Post<'a, T>,
     {
         let builder = parts.pd.qp_builder::<T>(parts.cq);
         let qp = self.build(builder.max_recv_wr(self.rx_depth).mtu(self.mtu()))?;
@@ -443,7 +444,7 @@ impl Pingpong {
             let builder = parts.pd.qp_builder::<Rc>(parts.cq).srq(&srq);
             self.build(builder.user_data(index.into()).mtu(self.mtu()))
         });
-        let prepared = prepared.collect::<rust_ulp::Result<Vec<_>>>()?;
+        let prepared = prepared.collect::<rust_ulp::error::Result<Vec<_>>>()?;
         let here: Vec<_> = prepared.iter().map(PreparedQp::endpoint).collect();
         self.exchange(&mut parts.meeting, &here, |peers| {
             let pairs = prepared.into_iter().zip(peers);

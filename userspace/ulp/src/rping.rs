@@ -11,9 +11,11 @@ use crate::args::{address, size_u32, DeviceArg};
 use crate::output::{interrupts, FormatArgs};
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
+use rust_ulp::grant::GrantOptions;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Read, Recv, Send, Write};
 use rust_ulp::{
-    cm, Access, Buffer, Completion, Cq, Device, Error, GrantOptions, Opcode, Qp, Rc, Read, Recv,
-    RemoteSlice, Send, Status, Write,
+    cm, Access, Buffer, Completion, Cq, Device, Error, Opcode, Qp, RemoteSlice, Status,
 };
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -12,7 +12,9 @@ use crate::{netlink, system};
 use anyhow::{Context, Result};
 use clap::Args;
 use nix::errno::Errno;
-use rust_ulp::{Device, DeviceEntry, Error, EventKind};
+use rust_ulp::device::DeviceEntry;
+use rust_ulp::events::EventKind;
+use rust_ulp::{Device, Error};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -207,7 +209,7 @@ impl DeviceRow {
 }
 
 /// Returns the devices as the module lists them, or why it does not.
-fn module_devices() -> rust_ulp::Result<Vec<DeviceEntry>> {
+fn module_devices() -> rust_ulp::error::Result<Vec<DeviceEntry>> {
     let entries = Device::list();
     if let Err(error) = &entries {
         message!("ulp: less is known without /dev/rust_ulp: {error}");

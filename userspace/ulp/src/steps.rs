@@ -10,10 +10,11 @@ use crate::{netlink, wire};
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use nix::errno::Errno;
+use rust_ulp::qp::{AckTimeout, QpAttr, QpState, Rc, Retries, RnrRetries, RnrTimer};
+use rust_ulp::wr::{Read, Recv, Send, Write};
 use rust_ulp::{
-    Access, AckTimeout, Buffer, Completion, Cq, Device, Endpoint, Gid, Grant, Mtu, PreparedQp, Qp,
-    QpAttr, QpState, Rc, Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, Status,
-    Write,
+    Access, Buffer, Completion, Cq, Device, Endpoint, Gid, Grant, Mtu, PreparedQp, Qp, RemoteSlice,
+    Status,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
@@ -469,7 +470,7 @@ impl End {
         t.step("rtr", "ibv_modify_qp")?;
         let path = self.qp.modify(
             QpAttr::to(QpState::Rtr)
-                .path(rust_ulp::Path::new(gid, self.port, self.gid_index))
+                .path(rust_ulp::qp::Path::new(gid, self.port, self.gid_index))
                 .path_mtu(mtu)
                 .dest_qp_num(peer.qp_num)
                 .rq_psn(peer.psn)

@@ -59,7 +59,8 @@ struct ConnectionInner {
 ///
 /// Cheap to clone. Dropping the last clone ends the connection: the peer is told, and the queue
 /// pair goes to the error state, in which a clone of it that lives on takes nothing more.
-/// [`EventKind::Disconnected`](crate::EventKind::Disconnected) tells that the peer has ended it.
+/// [`EventKind::Disconnected`](crate::events::EventKind::Disconnected) tells that the peer has
+/// ended it.
 #[derive(Clone, Debug)]
 pub struct Connection {
     inner: Arc<ConnectionInner>,

@@ -56,13 +56,15 @@ struct ListenerInner {
 ///
 /// Cheap to clone; several threads may take requests. Dropping the last clone rejects those that
 /// wait, and leaves connections alone.
-/// [`EventKind::ConnectRequest`](crate::EventKind::ConnectRequest) tells of requests to those who
-/// wait for other things as well.
+/// [`EventKind::ConnectRequest`](crate::events::EventKind::ConnectRequest) tells of requests to
+/// those who wait for other things as well.
 ///
 /// A server, which goes on when one client fails:
 ///
 /// ```no_run
-/// use rust_ulp::{cm, Access, Device, Error, Rc, Result};
+/// use rust_ulp::error::Result;
+/// use rust_ulp::qp::Rc;
+/// use rust_ulp::{cm, Access, Device, Error};
 /// use std::time::Duration;
 ///
 /// fn serve(dev: &Device) -> Result<()> {
@@ -116,7 +118,7 @@ impl Listener {
     }
 
     /// The same as [`Self::bind`], with a value that events about the listener carry
-    /// ([`Event::user_data`](crate::Event::user_data)).
+    /// ([`Event::user_data`](crate::events::Event::user_data)).
     ///
     /// # Errors
     ///
@@ -221,7 +223,7 @@ impl Listener {
 ///
 /// It is a [`Stream`](futures_core::Stream) of requests, which ends after the first error. Waiting
 /// is cancel-safe: a future that is dropped has taken no request. It takes no events: those of the
-/// device stay for [`Events`](crate::Events).
+/// device stay for [`Events`](crate::events::Events).
 #[cfg(any(feature = "smol", feature = "tokio"))]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
 #[derive(Debug)]

@@ -101,7 +101,7 @@ macro_rules! options {
             }
 
             /// Sets a value that events about the connection carry
-            /// ([`Event::user_data`](crate::Event::user_data)); 0 unless said.
+            /// ([`Event::user_data`](crate::events::Event::user_data)); 0 unless said.
             pub fn user_data(mut self, value: u64) -> Self {
                 self.user_data = value;
                 self
@@ -127,10 +127,10 @@ macro_rules! options {
                 self
             }
 
-            /// End-to-end flow control, where the device has it; off unless said.
+            /// Asks for end-to-end flow control, where the device has it.
             #[doc(alias = "RUST_ULP_CONN_FLOW_CONTROL")]
-            pub fn flow_control(mut self, on: bool) -> Self {
-                self.flow_control = on;
+            pub fn flow_control(mut self) -> Self {
+                self.flow_control = true;
                 self
             }
         }

@@ -12,8 +12,8 @@ use crate::transport::Rc;
 /// What both sides agreed on, or what one asks for.
 ///
 /// The requester's retries hold for both ends. How often an end repeats what found no receive, the
-/// other end says: [`QpBuilder::rnr_retry`](crate::QpBuilder::rnr_retry) is what it tells its peer
-/// to do here.
+/// other end says: [`QpBuilder::rnr_retry`](crate::qp::QpBuilder::rnr_retry) is what it tells its
+/// peer to do here.
 #[doc(alias = "rust_ulp_conn_param")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -32,8 +32,8 @@ pub(super) enum Side {
 
 /// An attempt to connect, from [`PreparedQp::begin_connect_cm`] and [`Request::begin_accept`].
 ///
-/// [`EventKind::Established`](crate::EventKind::Established) or
-/// [`EventKind::ConnectFailed`](crate::EventKind::ConnectFailed) tells that it is over:
+/// [`EventKind::Established`](crate::events::EventKind::Established) or
+/// [`EventKind::ConnectFailed`](crate::events::EventKind::ConnectFailed) tells that it is over:
 /// [`Self::finish`] does not sleep then. Dropping it gives the attempt up.
 // Dropped in this order: the object, the queue pair that it needs.
 #[derive(Debug)]

@@ -3,8 +3,9 @@
 //! Tasks of tokio and of smol.
 
 use super::*;
+use crate::pool::Pool;
 use crate::stream::{AsyncReceiver, AsyncSender, ENTRIES};
-use crate::{AsyncCq, AsyncEvents, AsyncRequests, Pool, RequestFuture};
+use crate::{AsyncCq, AsyncEvents, AsyncRequests, RequestFuture};
 use futures_core::Stream;
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};

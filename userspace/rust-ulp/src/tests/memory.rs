@@ -3,10 +3,12 @@
 //! Memory of every origin, and the keys to it.
 
 use super::*;
+use crate::grant::{GrantOptions, GrantState};
+use crate::memory::BufferKind;
+use crate::pool::Pool;
 use crate::sync::without_locks;
 use crate::sys::holds_in_child;
-use crate::Pool;
-use crate::{BufferKind, Grant, GrantOptions, GrantState};
+use crate::Grant;
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -131,7 +133,7 @@ fn dmabufs_mapped_and_not() {
         assert!(matches!(error, Error::NotMapped), "{error}");
     }
 
-    let refused = |builder: crate::DmabufBuilder| builder.build().unwrap_err().errno();
+    let refused = |builder: crate::memory::DmabufBuilder| builder.build().unwrap_err().errno();
     assert_eq!(
         refused(pd.dmabuf_builder(fd()).part(1, 0)),
         Some(libc::EINVAL)

@@ -3,12 +3,12 @@
 //! Lanes with their threads.
 
 use super::*;
-use crate::MultiQueue;
+use crate::multi::MultiQueue;
 
 /// `n` queues, and the queue pairs at their other ends.
 fn queues(
     n: usize,
-    with: impl FnOnce(crate::MultiQueueBuilder) -> crate::MultiQueueBuilder,
+    with: impl FnOnce(crate::multi::MultiQueueBuilder) -> crate::multi::MultiQueueBuilder,
 ) -> (Arc<Kernel>, MultiQueue<Rc>, Vec<Qp<Rc>>, Cq) {
     let kernel = Kernel::new();
     let device = kernel.device();

@@ -3,7 +3,7 @@
 //! Chunks that are handed out and come back.
 
 use super::*;
-use crate::{Chunk, Pool};
+use crate::pool::{Chunk, Pool};
 use std::collections::HashSet;
 
 fn pool(p: &Pair, chunks: usize) -> Pool {

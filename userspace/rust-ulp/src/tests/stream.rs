@@ -128,7 +128,7 @@ fn ends_that_cannot_be() {
         device.create_cq(ENTRIES).unwrap(),
         device.create_cq(ENTRIES / 2).unwrap(),
     );
-    let build = |builder: crate::QpBuilder<Rc>| builder.build().unwrap();
+    let build = |builder: crate::qp::QpBuilder<Rc>| builder.build().unwrap();
     let before = kernel.objects();
     for (qp, what) in [
         (build(pd.qp_builder(&small)), "completions"),

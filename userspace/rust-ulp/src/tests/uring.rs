@@ -4,9 +4,9 @@
 //! see the rest.
 
 use super::*;
+use crate::pool::Pool;
 use crate::sys::holds_in_child;
 use crate::uring::Ring;
-use crate::Pool;
 
 /// A ring, unless this machine has none: then the error says so.
 fn ring() -> Option<Ring> {
@@ -114,7 +114,8 @@ fn a_chunk_in_a_ring_whose_queue_pair_is_dropped_has_one_owner() {
         drop(ring);
         assert_eq!(pool.reclaim(), 0);
         let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
-        let places: std::collections::HashSet<_> = taken.iter().map(crate::Chunk::offset).collect();
+        let places: std::collections::HashSet<_> =
+            taken.iter().map(crate::pool::Chunk::offset).collect();
         assert_eq!((taken.len(), places.len()), (2, 2));
     }
 }

@@ -9,9 +9,10 @@ use super::wire::{EndAddress, QpAddress};
 use anyhow::{ensure, Context, Result};
 use rust_ulp as ulp;
 use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
+use rust_ulp::wr::Recv;
 use rust_ulp::{
     Access, Buffer, Completion, Cq, Device, DeviceBatch, Endpoint, Gid, Grant, LocalSlice, Mtu,
-    Recv, RemoteSlice,
+    RemoteSlice,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -144,9 +145,9 @@ impl End for CallEnd {
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let grant = buffer.grant(.., access)?;
         let delivery = match config.delivery {
-            Delivery::Default => ulp::Delivery::Default,
-            Delivery::Workqueue => ulp::Delivery::Workqueue,
-            Delivery::Softirq => ulp::Delivery::Softirq,
+            Delivery::Default => ulp::cq::Delivery::Default,
+            Delivery::Workqueue => ulp::cq::Delivery::Workqueue,
+            Delivery::Softirq => ulp::cq::Delivery::Softirq,
         };
         let (sends, recvs) = (config.depth + 2, config.rx_depth + 2);
         let queue = |per_qp: u32| {

@@ -20,7 +20,10 @@ use super::verbs::connect::{client, Theirs};
 use super::wire::{EndAddress, Message, Wire};
 use anyhow::{bail, ensure, Context as _, Result};
 use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
-use rust_ulp::{Access, Cq, ErrorKind, EventKind, Events, Grant, Pd, PreparedQp, Rc};
+use rust_ulp::error::ErrorKind;
+use rust_ulp::events::{EventKind, Events};
+use rust_ulp::qp::Rc;
+use rust_ulp::{Access, Cq, Grant, Pd, PreparedQp};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
@@ -124,7 +127,7 @@ fn ours(
             .connect_cm(target.addr, &options)
             .map_err(|error| anyhow::anyhow!("connecting to {}: {}", target.addr, error.error()))?;
         let connected = start.elapsed();
-        let write = rust_ulp::Write::new(buffer.slice(..BYTES)?, remote.slice(..BYTES as u64)?);
+        let write = rust_ulp::wr::Write::new(buffer.slice(..BYTES)?, remote.slice(..BYTES as u64)?);
         let mut batch = connection.qp().batch();
         batch.push(write)?;
         batch.submit_and_wait(1, timeout)?;

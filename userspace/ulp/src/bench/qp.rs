@@ -6,61 +6,64 @@ use super::config::{Config, Transport};
 use super::end::{Kind, Op, PortGid};
 use anyhow::{bail, Result};
 use rust_ulp as ulp;
+use rust_ulp::qp::{
+    Connected as OnePeer, QpBuilder, Rc, RnrRetries, RnrTimer, TrafficClass, Uc, Ud,
+};
 use rust_ulp::uring::Ring;
+use rust_ulp::wr::{Post, Recv};
 use rust_ulp::{
-    Access, Connected as OnePeer, Cq, Destination, DeviceBatch, Endpoint, LocalSlice, Mtu, Pd,
-    Post, PreparedQp, Qp, QpBuilder, Rc, Recv, RemoteSlice, RnrRetries, RnrTimer, TrafficClass, Uc,
-    Ud,
+    Access, Cq, Destination, DeviceBatch, Endpoint, LocalSlice, Mtu, Pd, PreparedQp, Qp,
+    RemoteSlice,
 };
 
 /// A receiver of requests.
 pub trait Sink<'a> {
-    fn push<T: ulp::Transport, R: Post<'a, T>>(
+    fn push<T: ulp::qp::Transport, R: Post<'a, T>>(
         &mut self,
         qp: &Qp<T>,
         request: R,
-    ) -> ulp::Result<()>;
+    ) -> ulp::error::Result<()>;
 
     /// Adds a receive of a queue pair that is not yet connected.
-    fn push_early<T: ulp::Transport>(
+    fn push_early<T: ulp::qp::Transport>(
         &mut self,
         qp: &PreparedQp<T>,
         recv: Recv<'a>,
-    ) -> ulp::Result<()>;
+    ) -> ulp::error::Result<()>;
 }
 
 impl<'a> Sink<'a> for DeviceBatch<'a> {
-    fn push<T: ulp::Transport, R: Post<'a, T>>(
+    fn push<T: ulp::qp::Transport, R: Post<'a, T>>(
         &mut self,
         qp: &Qp<T>,
         request: R,
-    ) -> ulp::Result<()> {
+    ) -> ulp::error::Result<()> {
         DeviceBatch::push(self, qp, request)
     }
 
-    fn push_early<T: ulp::Transport>(
+    fn push_early<T: ulp::qp::Transport>(
         &mut self,
         qp: &PreparedQp<T>,
         recv: Recv<'a>,
-    ) -> ulp::Result<()> {
+    ) -> ulp::error::Result<()> {
         DeviceBatch::push(self, qp, recv)
     }
 }
 
 impl<'a> Sink<'a> for Ring {
-    fn push<T: ulp::Transport, R: Post<'a, T>>(
+    fn push<T: ulp::qp::Transport, R: Post<'a, T>>(
         &mut self,
         qp: &Qp<T>,
         request: R,
-    ) -> ulp::Result<()> {
+    ) -> ulp::error::Result<()> {
         Ring::push(self, qp, request)
     }
 
-    fn push_early<T: ulp::Transport>(
+    fn push_early<T: ulp::qp::Transport>(
         &mut self,
         qp: &PreparedQp<T>,
         recv: Recv<'a>,
-    ) -> ulp::Result<()> {
+    ) -> ulp::error::Result<()> {
         Ring::push(self, qp, recv)
     }
 }
@@ -69,19 +72,19 @@ impl<'a> Sink<'a> for Ring {
 pub struct Alone;
 
 impl<'a> Sink<'a> for Alone {
-    fn push<T: ulp::Transport, R: Post<'a, T>>(
+    fn push<T: ulp::qp::Transport, R: Post<'a, T>>(
         &mut self,
         qp: &Qp<T>,
         request: R,
-    ) -> ulp::Result<()> {
+    ) -> ulp::error::Result<()> {
         qp.post(request)
     }
 
-    fn push_early<T: ulp::Transport>(
+    fn push_early<T: ulp::qp::Transport>(
         &mut self,
         qp: &PreparedQp<T>,
         recv: Recv<'a>,
-    ) -> ulp::Result<()> {
+    ) -> ulp::error::Result<()> {
         qp.post_recv(recv)
     }
 }
@@ -116,7 +119,7 @@ impl Maker<'_> {
         })
     }
 
-    fn builder<T: ulp::Transport>(&self) -> QpBuilder<T> {
+    fn builder<T: ulp::qp::Transport>(&self) -> QpBuilder<T> {
         let config = self.config;
         let builder = self
             .pd
@@ -151,7 +154,7 @@ impl Prepared {
         }
     }
 
-    pub fn push<'a>(&self, sink: &mut impl Sink<'a>, recv: Recv<'a>) -> ulp::Result<()> {
+    pub fn push<'a>(&self, sink: &mut impl Sink<'a>, recv: Recv<'a>) -> ulp::error::Result<()> {
         match self {
             Self::Rc(qp) => sink.push_early(qp, recv),
             Self::Uc(qp) => sink.push_early(qp, recv),
@@ -168,7 +171,7 @@ impl Prepared {
         }
     }
 
-    pub fn connect(self, peer: Endpoint) -> ulp::Result<Connected> {
+    pub fn connect(self, peer: Endpoint) -> ulp::error::Result<Connected> {
         Ok(match self {
             Self::Rc(qp) => Connected::Rc(qp.connect(peer)?),
             Self::Uc(qp) => Connected::Uc(qp.connect(peer)?),
@@ -209,16 +212,16 @@ impl Connected {
             (Self::Rc(qp), Kind::Write) => sink.push(qp, write(op, local, remote()?))?,
             (Self::Uc(qp), Kind::Write) => sink.push(qp, write(op, local, remote()?))?,
             (Self::Rc(qp), Kind::Read) => {
-                let read = ulp::Read::new(remote()?, local).wr_id(op.id);
+                let read = ulp::wr::Read::new(remote()?, local).wr_id(op.id);
                 sink.push(qp, read.signaled(op.signaled))?;
             }
             (Self::Rc(qp), Kind::FetchAdd) => {
-                let add = ulp::FetchAdd::new(remote()?, op.args.0, local).wr_id(op.id);
+                let add = ulp::wr::FetchAdd::new(remote()?, op.args.0, local).wr_id(op.id);
                 sink.push(qp, add.signaled(op.signaled))?;
             }
             (Self::Rc(qp), Kind::CmpSwap) => {
                 let (compare, swap) = op.args;
-                let swap = ulp::CompareSwap::new(remote()?, compare, swap, local).wr_id(op.id);
+                let swap = ulp::wr::CompareSwap::new(remote()?, compare, swap, local).wr_id(op.id);
                 sink.push(qp, swap.signaled(op.signaled))?;
             }
             // Config::check() leaves these out.
@@ -228,8 +231,8 @@ impl Connected {
     }
 }
 
-fn write<'a>(op: &Op, local: LocalSlice, remote: RemoteSlice) -> ulp::Write<'a> {
-    let mut write = ulp::Write::new(local, remote)
+fn write<'a>(op: &Op, local: LocalSlice, remote: RemoteSlice) -> ulp::wr::Write<'a> {
+    let mut write = ulp::wr::Write::new(local, remote)
         .wr_id(op.id)
         .signaled(op.signaled);
     if let Some(imm) = op.imm {
@@ -241,8 +244,8 @@ fn write<'a>(op: &Op, local: LocalSlice, remote: RemoteSlice) -> ulp::Write<'a> 
     write
 }
 
-fn send<'a>(op: &Op, local: LocalSlice) -> ulp::Send<'a> {
-    let mut send = ulp::Send::new(local).wr_id(op.id).signaled(op.signaled);
+fn send<'a>(op: &Op, local: LocalSlice) -> ulp::wr::Send<'a> {
+    let mut send = ulp::wr::Send::new(local).wr_id(op.id).signaled(op.signaled);
     if let Some(imm) = op.imm {
         send = send.imm(imm);
     }
@@ -252,8 +255,8 @@ fn send<'a>(op: &Op, local: LocalSlice) -> ulp::Send<'a> {
     send
 }
 
-fn datagram<'a>(op: &Op, local: LocalSlice, to: &Destination) -> ulp::SendTo<'a> {
-    let mut send = ulp::SendTo::new(local, to)
+fn datagram<'a>(op: &Op, local: LocalSlice, to: &Destination) -> ulp::wr::SendTo<'a> {
+    let mut send = ulp::wr::SendTo::new(local, to)
         .wr_id(op.id)
         .signaled(op.signaled);
     if let Some(imm) = op.imm {

@@ -12,7 +12,11 @@ use anyhow::Result;
 use nix::errno::Errno;
 use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
 use nix::unistd::{geteuid, Group, Uid, User};
-use rust_ulp::{Access, Device, DeviceEntry, Error, ErrorKind, Rc, Recv, Write};
+use rust_ulp::device::DeviceEntry;
+use rust_ulp::error::ErrorKind;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Recv, Write};
+use rust_ulp::{Access, Device, Error};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::Duration;
 
@@ -372,7 +376,7 @@ fn memory(args: &Diagnose, device: &Device, found: &mut Findings) -> Result<bool
 
 /// Checks that a queue pair can write to another of the same device: all but the network works.
 fn write_to_itself(args: &Diagnose, device: &Device, found: &mut Findings) -> Result<bool> {
-    let written = || -> rust_ulp::Result<bool> {
+    let written = || -> rust_ulp::error::Result<bool> {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(8)?);
         let buffer = pd.alloc_buffer(4096)?;
         let grant = buffer.grant(.., Access::REMOTE_WRITE)?;

@@ -12,12 +12,13 @@ use crate::args::address;
 use crate::rdma::{self, RdmaDevice};
 use crate::{netlink, show};
 use anyhow::Result;
+use rust_ulp::diagnosis::{Evidence, QpReport, RetryCause};
+use rust_ulp::error::CompletionError;
+use rust_ulp::qp::{AckTimeout, Rc, Retries};
+use rust_ulp::tcp::{Listener, Peer, TcpOptions};
 use rust_ulp::wire::Refusal;
-use rust_ulp::{
-    Access, AckTimeout, CompletionError, Cq, Device, Error, Evidence, Grant, Listener, Mtu, Pd,
-    Peer, PreparedQp, Qp, QpReport, Rc, Read, Recv, Retries, RetryCause, Send, Status, TcpOptions,
-    Write,
-};
+use rust_ulp::wr::{Read, Recv, Send, Write};
+use rust_ulp::{Access, Cq, Device, Error, Grant, Mtu, Pd, PreparedQp, Qp, Status};
 use std::io::ErrorKind;
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +36,7 @@ fn prepare(
     pd: &Pd,
     cq: &rust_ulp::Cq,
     mtu: Option<Mtu>,
-) -> rust_ulp::Result<PreparedQp<Rc>> {
+) -> rust_ulp::error::Result<PreparedQp<Rc>> {
     let mut builder = pd
         .qp_builder::<Rc>(cq)
         // A peer that does not answer is detected after seven seconds or more.
@@ -78,10 +79,10 @@ impl Served {
 fn answer(
     args: &Diagnose,
     device: &Device,
-    incoming: rust_ulp::Incoming,
+    incoming: rust_ulp::tcp::Incoming,
     served: &Served,
     stop: &AtomicBool,
-) -> rust_ulp::Result<()> {
+) -> rust_ulp::error::Result<()> {
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
     let buffer = pd.alloc_buffer(LEN)?;
     let page = pd.alloc_buffer(REPORTS * QpReport::LEN)?;
@@ -102,7 +103,7 @@ fn answer(
 }
 
 /// Waits until the client is done: it sends, or hangs up when a request broke the connection.
-fn attend(cq: &Cq, peer: &Peer, stop: &AtomicBool) -> rust_ulp::Result<()> {
+fn attend(cq: &Cq, peer: &Peer, stop: &AtomicBool) -> rust_ulp::error::Result<()> {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end && !stop.load(Ordering::Relaxed) && !peer.is_gone()? {
         match cq.wait(Duration::from_millis(200)) {
@@ -160,7 +161,7 @@ impl Link {
         host: &str,
         device: &Device,
         mtu: Option<Mtu>,
-    ) -> rust_ulp::Result<Self> {
+    ) -> rust_ulp::error::Result<Self> {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
         let qp = prepare(args, &pd, &cq, mtu)?;
         let options = TcpOptions::default().timeout(Duration::from_secs(15));
@@ -169,7 +170,7 @@ impl Link {
     }
 
     /// Writes `len` bytes, so often.
-    fn write(&self, len: usize, times: usize) -> rust_ulp::Result<()> {
+    fn write(&self, len: usize, times: usize) -> rust_ulp::error::Result<()> {
         let buffer = self.pd.alloc_buffer(len)?;
         let to = self.peer.grant(0)?.slice(..len as u64)?;
         for _ in 0..times {
@@ -180,7 +181,7 @@ impl Link {
     }
 
     /// Reads what the peer says of its queue pair with a number. Returns [`None`] if it has none.
-    fn ask(&self, qp_num: u32) -> rust_ulp::Result<Option<QpReport>> {
+    fn ask(&self, qp_num: u32) -> rust_ulp::error::Result<Option<QpReport>> {
         let page = self.pd.alloc_buffer(REPORTS * QpReport::LEN)?;
         self.qp
             .post(Read::new(self.peer.grant(1)?, page.slice(..)?))?;
@@ -195,7 +196,7 @@ impl Link {
     }
 
     /// Tells the peer that the check is over.
-    fn end(self) -> rust_ulp::Result<()> {
+    fn end(self) -> rust_ulp::error::Result<()> {
         self.qp.post(Send::empty())?;
         self.cq.wait(PATIENCE)?.check()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Connecting by exchanged parameters over TCP. [`crate::wire`] has the messages.
+//! Connections by parameters that are exchanged over TCP. [`crate::wire`] has the messages.
 //!
 //! TCP carries nothing but the parameters, unprotected: whoever can reach the port can connect, and
 //! whoever can listen learns the keys. Use it where the network is trusted.
@@ -613,7 +613,10 @@ impl<T: Connected> PreparedQp<T> {
 /// a server goes on with the next.
 ///
 /// ```no_run
-/// use rust_ulp::{Device, Error, Listener, Peer, Qp, Rc, Result};
+/// use rust_ulp::error::Result;
+/// use rust_ulp::qp::Rc;
+/// use rust_ulp::tcp::{Listener, Peer};
+/// use rust_ulp::{Device, Error, Qp};
 /// use std::time::Duration;
 ///
 /// fn serve(dev: &Device) -> Result<()> {
