@@ -196,6 +196,28 @@ impl Cq {
         Ok(one)
     }
 
+    /// Returns an iterator that takes completions, the oldest first, until none is left. Makes no
+    /// system call.
+    ///
+    /// Each item is what [`Self::poll`] returns. The iterator ends after an error. What it has not
+    /// returned when it is dropped stays in the queue. While requests complete faster than the caller
+    /// takes them, it does not end: use [`Iterator::take`].
+    ///
+    /// ```
+    /// # use rust_ulp::error::Result;
+    /// # use rust_ulp::Cq;
+    /// fn reap(cq: &Cq) -> Result<u64> {
+    ///     let mut bytes = 0;
+    ///     for done in cq.completions() {
+    ///         bytes += u64::from(done?.ok()?.byte_len);
+    ///     }
+    ///     Ok(bytes)
+    /// }
+    /// ```
+    pub fn completions(&self) -> Completions<'_> {
+        Completions { cq: Some(self) }
+    }
+
     /// Takes as many completions as there are and fit into `out`, oldest first, and returns how
     /// many. Makes no system call.
     ///
@@ -379,6 +401,26 @@ impl Cq {
 
     pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
         &self.inner.device
+    }
+}
+
+/// An iterator that takes completions out of a queue; from [`Cq::completions`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is taken before it is iterated"]
+pub struct Completions<'a> {
+    /// [`None`] after an error.
+    cq: Option<&'a Cq>,
+}
+
+impl Iterator for Completions<'_> {
+    type Item = Result<Completion>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.cq?.poll().transpose();
+        if matches!(next, Some(Err(_))) {
+            self.cq = None;
+        }
+        next
     }
 }
 

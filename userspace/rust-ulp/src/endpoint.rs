@@ -52,7 +52,7 @@ impl Mtu {
 }
 
 /// One end of a connection: what the other end needs to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Endpoint {
     /// Number of the queue pair: 24 bits.

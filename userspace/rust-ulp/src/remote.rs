@@ -11,7 +11,7 @@ use std::ops::RangeBounds;
 /// A peer's memory, as its [`Grant`](crate::Grant) names it.
 ///
 /// It is a number that one believes: the peer's device checks it when it is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteSlice {
     addr: u64,
     len: u64,

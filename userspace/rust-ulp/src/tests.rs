@@ -99,6 +99,44 @@ fn a_completion_is_of_the_queue_pair_of_its_own_device() {
 }
 
 #[test]
+fn an_iterator_takes_the_completions_that_are_there() {
+    let p = pair();
+    assert!(p.cq.completions().next().is_none());
+    let post = |numbers: std::ops::Range<u64>| {
+        for n in numbers {
+            p.b.post_recv(Recv::empty().wr_id(n)).unwrap();
+            p.a.post(Send::empty().signaled(false)).unwrap();
+        }
+    };
+    let numbers = |completions: crate::cq::Completions<'_>, n| -> Vec<u64> {
+        let some = completions.take(n).map(|done| done.unwrap().wr_id);
+        some.collect()
+    };
+    post(0..5);
+    // What one does not take, the next does.
+    assert_eq!(numbers(p.cq.completions(), 2), [0, 1]);
+    let mut rest = p.cq.completions();
+    assert_eq!(rest.by_ref().count(), 3);
+    // More may come.
+    post(5..7);
+    assert_eq!(numbers(rest.clone(), 9), [5, 6]);
+    p.kernel.remove();
+    assert!(matches!(rest.next(), Some(Err(Error::DeviceGone))));
+    assert!(rest.next().is_none() && rest.next().is_none());
+}
+
+#[test]
+fn what_peers_exchange_is_a_key_of_a_map() {
+    let p = pair();
+    let grant = p.mem.grant(.., Access::all()).unwrap();
+    let (all, part) = (grant.remote(), grant.remote().slice(8..).unwrap());
+    let set: std::collections::HashSet<_> = [all, part, all].into();
+    assert_eq!(set.len(), 2);
+    let ends: std::collections::HashSet<_> = [*p.a.local(), *p.b.local(), *p.b.peer()].into();
+    assert_eq!(ends.len(), 2);
+}
+
+#[test]
 fn everything_crosses_threads() {
     fn check<T: std::marker::Send + Sync + 'static>() {}
     check::<Device>();
