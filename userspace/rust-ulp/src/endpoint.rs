@@ -53,6 +53,7 @@ impl Mtu {
 
 /// One end of a connection: what the other end needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[non_exhaustive]
 pub struct Endpoint {
     /// Number of the queue pair: 24 bits.

@@ -182,6 +182,8 @@ mod reactor;
 mod refusal;
 mod remote;
 mod sealed;
+#[cfg(feature = "serde")]
+mod serialize;
 pub mod srq;
 mod state;
 mod status;

@@ -365,7 +365,9 @@ pub(crate) fn gids(file: &File, port: u32) -> Result<Vec<GidEntry>> {
 /// they are.
 pub(crate) fn family_error(file: &File, ah: &abi::AhAttr) -> Option<Error> {
     let gids = gids(file, ah.port_num).ok()?;
-    let local = gids.iter().find(|gid| gid.index == ah.sgid_index.into())?;
+    let local = gids
+        .iter()
+        .find(|gid| gid.index == u32::from(ah.sgid_index))?;
     let peer = Gid(ah.dgid);
     let is_ipv4 = peer.ipv4().is_some();
     // An address of InfiniBand or of RoCE v1 has no family.

@@ -286,7 +286,7 @@ impl<T: Transport> QpBuilder<T> {
             }
             Some((port, index)) => {
                 let gids = device.gids(port)?;
-                let entry = gids.iter().find(|entry| entry.index == index.into());
+                let entry = gids.iter().find(|entry| entry.index == u32::from(index));
                 let entry = entry.ok_or_else(|| Error::NoUsableGid {
                     port,
                     tried: format!("index {index} is empty"),
@@ -671,7 +671,7 @@ impl<T: Transport> PreparedQp<T> {
         let known = (port, index) == (self.inner.port, self.inner.gid_index);
         if T::QP_TYPE != abi::QPT_UD && !known && port != 0 {
             let gids = Device::from_inner(&self.inner.device).gids(port)?;
-            if let Some(entry) = gids.iter().find(|entry| entry.index == index.into()) {
+            if let Some(entry) = gids.iter().find(|entry| entry.index == u32::from(index)) {
                 self.local.gid = entry.gid;
             }
         }
