@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A queue pair and a completion thread for each processor, and a worker that posts to each.
+//! A queue pair, a completion queue and a pinned thread for each processor: no lock is shared.
 //!
 //!     multi_queue listen 0.0.0.0:18515 4        # queues; the other end has as many
 //!     multi_queue 10.9.0.2:18515 4
 
+use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
 use rust_ulp::error::Result;
-use rust_ulp::multi::Queue;
 use rust_ulp::qp::Rc;
 use rust_ulp::tcp::Listener;
 use rust_ulp::wr::Write;
-use rust_ulp::{Access, Device, RemoteSlice};
+use rust_ulp::{Access, Device};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -34,15 +35,14 @@ fn main() {
 /// Is written to: 8 bytes for each queue.
 fn listen(addr: &str, queues: usize) -> Result<()> {
     let dev = Device::open_default()?;
-    let (pd, listener) = (dev.alloc_pd()?, Listener::bind(&dev, addr)?);
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let (buf, mut peers) = (pd.alloc_buffer(8 * queues)?, Vec::new());
     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
-    let multi = dev.multi_queue_builder().queues(queues).build(|_, cq| {
-        let qp = pd.qp_builder::<Rc>(cq).build()?;
-        let (qp, peer) = listener.accept(LONG)?.accept(qp, &[&grant])?;
-        peers.push(peer);
-        Ok(qp)
-    })?;
+    let listener = Listener::bind(&dev, addr)?;
+    for _ in 0..queues {
+        let qp = pd.qp_builder::<Rc>(&cq).build()?;
+        peers.push(listener.accept(LONG)?.accept(qp, &[&grant])?);
+    }
     let end = Instant::now() + LONG;
     for i in 0..queues {
         while buf.load_u64(8 * i, Ordering::Acquire)? != WRITES {
@@ -51,38 +51,39 @@ fn listen(addr: &str, queues: usize) -> Result<()> {
         }
     }
     println!("{queues} queues, each written to {WRITES} times");
-    peers.iter().try_for_each(|peer| peer.wait_gone(LONG))?;
-    multi.stop(LONG).map(drop)
+    let mut peers = peers.iter();
+    peers.try_for_each(|(_qp, peer)| peer.wait_gone(LONG))
 }
 
 fn connect(addr: &str, queues: usize) -> Result<()> {
     let dev = Device::open_default()?;
-    let (pd, mut to) = (dev.alloc_pd()?, Vec::new());
-    let multi = dev
-        .multi_queue_builder()
-        .queues(queues)
-        .pinned()
-        .build(|i, cq| {
-            let (qp, peer) = pd.qp_builder::<Rc>(cq).build()?.connect_tcp(addr, &[])?;
-            to.push((peer.grant(0)?.slice(8 * i as u64..)?, peer));
-            Ok(qp)
-        })?;
+    let mine = sched_getaffinity(Pid::from_raw(0)).expect("the processors of this process");
+    let is_mine = |cpu: &usize| mine.is_set(*cpu) == Ok(true);
+    let cpus: Vec<_> = (0..CpuSet::count()).filter(is_mine).collect();
+    let cpus: Vec<_> = cpus.into_iter().cycle().take(queues).collect();
     std::thread::scope(|scope| {
-        for (queue, (to, _peer)) in multi.queues().iter().zip(&to) {
-            scope.spawn(|| work(queue, *to).unwrap());
+        for (i, cpu) in cpus.iter().enumerate() {
+            let dev = &dev;
+            scope.spawn(move || work(dev, addr, i, *cpu).unwrap());
         }
     });
-    let cpus: Vec<_> = multi.queues().iter().flat_map(Queue::cpu).collect();
     println!("{queues} queues on processors {cpus:?}");
-    multi.stop(LONG).map(drop)
+    Ok(())
 }
 
-/// Writes numbers, with some under way at a time.
-fn work(queue: &Queue<Rc>, to: RemoteSlice) -> Result<()> {
-    let done = || queue.completions().wait(LONG)?.ok().map(drop);
+/// Writes numbers from one processor, with some under way at a time.
+fn work(dev: &Device, addr: &str, i: usize, cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu).expect("a processor of this machine");
+    sched_setaffinity(Pid::from_raw(0), &set).expect("pinning this thread");
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(DEPTH as u32)?);
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
+    let (qp, peer) = qp.connect_tcp(addr, &[])?;
+    let to = peer.grant(0)?.slice(8 * i as u64..)?;
+    let done = || cq.wait(LONG)?.check();
     for i in 1..=WRITES {
         (i > DEPTH).then(done).transpose()?;
-        queue.qp().post(Write::inline_bytes(&i.to_ne_bytes(), to))?;
+        qp.post(Write::inline_bytes(&i.to_ne_bytes(), to))?;
     }
     (0..DEPTH).try_for_each(|_| done())
 }

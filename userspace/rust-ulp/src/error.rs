@@ -145,13 +145,6 @@ pub enum Error {
         cause: std::io::Error,
     },
 
-    /// The thread that takes completions has ended.
-    #[error(
-        "the completion thread has ended: it was stopped, or its queue or device failed, which was told \
-         once; make a new one"
-    )]
-    Stopped,
-
     /// The peer does not keep to the rules of a [`stream`](crate::stream).
     #[error("the peer breaks the rules of the stream: {what}; close it, and trust nothing of it")]
     Stream {
@@ -440,7 +433,6 @@ impl Error {
             Self::Abi { .. } | Self::Stream { .. } | Self::Wire(_) => ErrorKind::Protocol,
             Self::DeviceGone => ErrorKind::DeviceGone,
             Self::CqOverflow { .. } | Self::CqFailed | Self::CqCorrupt => ErrorKind::CqFailed,
-            Self::Stopped => ErrorKind::Other,
         }
     }
 

@@ -73,8 +73,6 @@ struct State {
     port_state: Option<u32>,
     /// The second GID is another one.
     moved: bool,
-    /// Nothing is flushed.
-    held_back: bool,
     /// Requests that the next SUBMIT posts before the device refuses.
     stumble: Option<u32>,
     /// Bytes under one key, if not [`KEY_BYTES`].
@@ -406,11 +404,6 @@ impl Kernel {
     pub(crate) fn set_flags_of(&self, n: usize, flags: u32, dropped: u32) {
         self.scribble(n, DROPPED, dropped);
         self.scribble(n, FLAGS, flags);
-    }
-
-    /// From now on nothing is flushed.
-    pub(crate) fn hold_back(&self) {
-        lock(&self.state).held_back = true;
     }
 
     /// From now on a command that needs the way to a peer sleeps until [`Self::resolve`].
@@ -1288,9 +1281,6 @@ impl Kernel {
 
     /// The receives of a queue pair come to nothing; in the state Reset without a word.
     fn flush(&self, state: &mut State, qp: u32) {
-        if state.held_back {
-            return;
-        }
         let of = state.qp(qp).unwrap();
         let (arg, silent) = (of.arg, of.attr.qp_state == abi::QPS_RESET);
         for recv in std::mem::take(&mut of.recvs) {

@@ -107,7 +107,7 @@
 //! | datagrams | [`SendTo`](wr::SendTo) a [`Destination`] behind an [`AddressHandle`]; [`Qp::received`] finds payload and sender, [`Qp::reply_to`] the way back |
 //! | posting | [`Qp::post`]; deadlines on every request ([`Send::timeout`](wr::Send::timeout)), [`Qp::cancel`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
 //! | receiving | [`Recv`](wr::Recv) per queue pair, or an [`Srq`] that many share |
-//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] for `poll` and `epoll`; `MultiQueue`, a queue pair and a completion thread for each processor |
+//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] for `poll` and `epoll` |
 //! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager, with [`cm::Pending`] when nobody waits; [`PreparedQp::connect_tcp`], [`Listener`](tcp::Listener) over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
 //! | tasks | completions, events, requests, connecting and byte streams as futures and streams, with `tokio` or `smol` |
@@ -165,9 +165,6 @@ mod gid;
 pub mod grant;
 mod kind;
 pub mod memory;
-#[cfg(feature = "multi-queue")]
-#[cfg_attr(docsrs, doc(cfg(feature = "multi-queue")))]
-pub mod multi;
 mod object;
 mod params;
 mod path;

@@ -105,7 +105,10 @@ mod tests {
         assert_eq!(from_str::<Endpoint>(&value.to_string()).unwrap(), end);
 
         let bare = RemoteSlice::new(4096, 64, 9).unwrap();
-        for (slice, access) in [(bare, None), (bare.with_access(Access::REMOTE_READ), Some(4))] {
+        for (slice, access) in [
+            (bare, None),
+            (bare.with_access(Access::REMOTE_READ), Some(4)),
+        ] {
             let value = json!({"addr": 4096, "len": 64, "rkey": 9, "access": access});
             assert_eq!(to_value(slice).unwrap(), value);
             assert_eq!(from_str::<RemoteSlice>(&value.to_string()).unwrap(), slice);
@@ -115,7 +118,10 @@ mod tests {
     #[test]
     fn what_no_constructor_makes_is_refused() {
         for (text, words) in [
-            (r#"{"addr":18446744073709551615,"len":1,"rkey":0,"access":null}"#, "remote address"),
+            (
+                r#"{"addr":18446744073709551615,"len":1,"rkey":0,"access":null}"#,
+                "remote address",
+            ),
             (r#"{"addr":0,"len":1,"rkey":0,"access":1}"#, "no rights"),
         ] {
             let error = from_str::<RemoteSlice>(text).unwrap_err().to_string();

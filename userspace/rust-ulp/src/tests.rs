@@ -30,8 +30,6 @@ use std::time::Duration;
 mod asynchronous;
 mod cancel;
 mod memory;
-#[cfg(feature = "multi-queue")]
-mod multi;
 mod pool;
 mod stream;
 #[cfg(feature = "io-uring")]
@@ -162,9 +160,7 @@ fn everything_crosses_threads() {
     check::<crate::pool::ChunkError>();
     check::<crate::stream::Sender>();
     check::<crate::stream::Receiver>();
-    #[cfg(feature = "multi-queue")]
-    check::<crate::multi::MultiQueue<Ud>>();
-    check::<crate::multi::Completions>();
+    check::<crate::cq::Completions<'static>>();
     check::<crate::cq::CqEventFd>();
     check::<crate::AsyncCq>();
     check::<crate::AsyncEvents>();

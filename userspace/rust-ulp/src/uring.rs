@@ -505,7 +505,7 @@ impl Slot {
         let wr_id = self.wr_id;
         let result = match self.device.take() {
             Some(device) => self.outcome(res, extra, &device),
-            None => Err(Error::Stopped), // it was not in flight
+            None => Err(Error::CqCorrupt), // it was not in flight
         };
         if let Some(chunk) = self.chunk.take() {
             match &result {

@@ -84,7 +84,10 @@ async fn helped<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
         match doing.try_recv() {
             Ok(value) => Poll::Ready(Ok(value)),
             Err(TryRecvError::Empty) => Poll::Pending,
-            Err(TryRecvError::Disconnected) => Poll::Ready(Err(Error::Stopped)),
+            // It has panicked.
+            Err(TryRecvError::Disconnected) => {
+                Poll::Ready(Err(Error::sys("a helper thread", Errno::EIO)))
+            }
         }
     })
     .await
