@@ -72,7 +72,7 @@ impl AddressHandle {
         &self.inner.path
     }
 
-    /// Its protection domain: queue pairs of another one cannot use it.
+    /// Returns its protection domain. Queue pairs of another domain cannot use it.
     pub fn pd(&self) -> &Pd {
         &self.inner.pd
     }
@@ -94,7 +94,7 @@ impl AddressHandle {
     }
 }
 
-/// Who a datagram is for: a queue pair at a host. From [`AddressHandle::queue_pair`] or
+/// The receiver of a datagram: a queue pair at a host. From [`AddressHandle::queue_pair`] or
 /// [`Qp::reply_to`](crate::Qp::reply_to).
 #[derive(Clone, Debug)]
 pub struct Destination {
@@ -119,7 +119,7 @@ impl Destination {
         self.qkey
     }
 
-    /// As requests carry it.
+    /// Returns it as requests carry it.
     pub(crate) fn to_abi(&self) -> Result<abi::WrUd> {
         Ok(abi::WrUd {
             ah: self.ah.handle(),

@@ -50,7 +50,7 @@ impl Buffer {
         }
     }
 
-    /// As [`Self::word`], to be written.
+    /// Returns the word of [`Self::word`] to be written.
     fn word_to_write<const N: usize>(&self, offset: usize) -> Result<(&AtomicU64, usize)> {
         self.check_write(offset, N)?;
         self.word::<N>(offset)

@@ -43,31 +43,31 @@ macro_rules! attributes {
 }
 
 attributes! {
-    /// Only if it is in this state now.
+    /// Sets the state that the queue pair must be in.
     current_state(QpState) = QP_CUR_STATE, |attr, state| attr.cur_qp_state = state.code();
-    /// What the peer may do to memory that is granted.
+    /// Sets the rights of the peer to memory that is granted.
     access(Access) = QP_ACCESS_FLAGS, |attr, access| attr.access_flags = access.bits();
-    /// Index into the port's P_Key table.
+    /// Sets the index into the port's P_Key table.
     pkey_index(u16) = QP_PKEY_INDEX, |attr, index| attr.pkey_index = index;
-    /// The port, from 1.
+    /// Sets the port, from 1.
     port(u32) = QP_PORT, |attr, port| attr.port_num = port;
-    /// The Q_Key of datagrams.
+    /// Sets the Q_Key of datagrams.
     qkey(u32) = QP_QKEY, |attr, qkey| attr.qkey = qkey;
-    /// The way to the peer.
+    /// Sets the path to the peer.
     path(Path) = QP_AV, |attr, path| attr.ah = path.to_abi();
-    /// Bytes per packet.
+    /// Sets the bytes per packet.
     path_mtu(Mtu) = QP_PATH_MTU, |attr, mtu| attr.path_mtu = mtu as u8;
-    /// How long to wait for an acknowledgement.
+    /// Sets how long to wait for an acknowledgement.
     timeout(AckTimeout) = QP_TIMEOUT, |attr, timeout| attr.timeout = timeout.code();
-    /// How often to repeat what was not acknowledged.
+    /// Sets how often to repeat a request that is not acknowledged.
     retry_cnt(Retries) = QP_RETRY_CNT, |attr, count| attr.retry_cnt = count.count();
-    /// How often to repeat what found no receive.
+    /// Sets how often to repeat a request that finds no receive.
     rnr_retry(RnrRetries) = QP_RNR_RETRY, |attr, count| attr.rnr_retry = count.code();
     /// Number of the first packet to be received: 24 bits.
     rq_psn(u32) = QP_RQ_PSN, |attr, psn| attr.rq_psn = psn;
     /// Reads and atomics under way at a time.
     max_rd_atomic(u8) = QP_MAX_QP_RD_ATOMIC, |attr, count| attr.max_rd_atomic = count;
-    /// What a peer that found no receive is told to wait.
+    /// Sets how long a peer waits whose request found no receive.
     min_rnr_timer(RnrTimer) = QP_MIN_RNR_TIMER, |attr, timer| attr.min_rnr_timer = timer.code();
     /// Number of the first packet to be sent: 24 bits.
     sq_psn(u32) = QP_SQ_PSN, |attr, psn| attr.sq_psn = psn;
@@ -75,7 +75,7 @@ attributes! {
     max_dest_rd_atomic(u8) = QP_MAX_DEST_RD_ATOMIC, |attr, count| attr.max_dest_rd_atomic = count;
     /// Number of the peer's queue pair: 24 bits.
     dest_qp_num(u32) = QP_DEST_QPN, |attr, number| attr.dest_qp_num = number;
-    /// Whether to raise an event when the send queue is drained (state Sqd).
+    /// Sets whether an event tells that the send queue is drained (state Sqd).
     sqd_event(bool) = QP_EN_SQD_ASYNC_NOTIFY, |attr, on| attr.en_sqd_async_notify = on.into();
 }
 
@@ -112,7 +112,7 @@ impl QpAttr {
     }
 }
 
-/// What a queue pair has room for, as the device granted it.
+/// The capacities of a queue pair, as the device granted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpCaps {
@@ -128,26 +128,26 @@ pub struct QpCaps {
     pub max_inline: u32,
 }
 
-/// What the kernel says of a queue pair.
+/// The state and the attributes of a queue pair, as the kernel has them.
 #[doc(alias = "rust_ulp_qp_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpInfo {
     /// Its number.
     pub qp_num: u32,
-    /// What it is in.
+    /// Its state.
     pub state: QpState,
-    /// What it has room for.
+    /// Its capacities.
     pub caps: QpCaps,
     /// Send requests not yet completed.
     pub sends_in_flight: u32,
     /// Receive requests not yet completed.
     pub recvs_in_flight: u32,
-    /// What the peer may do.
+    /// The rights of the peer.
     pub access: Access,
     /// Number of the peer's queue pair.
     pub dest_qp_num: u32,
-    /// The way to the peer.
+    /// Sets the path to the peer.
     pub path: Path,
     /// Bytes per packet, once it is connected.
     pub path_mtu: Option<Mtu>,
@@ -161,17 +161,17 @@ pub struct QpInfo {
     pub retry_cnt: Retries,
     /// Repeats of what found no receive.
     pub rnr_retry: RnrRetries,
-    /// What a peer that found no receive is told to wait.
+    /// Sets how long a peer waits whose request found no receive.
     pub min_rnr_timer: RnrTimer,
     /// Reads and atomics under way at a time.
     pub max_rd_atomic: u8,
     /// Reads and atomics of the peer answered at a time.
     pub max_dest_rd_atomic: u8,
-    /// Index into the port's P_Key table.
+    /// Sets the index into the port's P_Key table.
     pub pkey_index: u16,
     /// The port.
     pub port: u32,
-    /// Whether a queue pair in [`QpState::Sqd`] still has sends to finish.
+    /// True while a queue pair in [`QpState::Sqd`] has sends to finish.
     pub sq_draining: bool,
     /// The Q_Key that it takes; UD only.
     pub qkey: u32,

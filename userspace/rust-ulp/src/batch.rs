@@ -22,10 +22,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What SUBMIT did.
+/// The outcome of SUBMIT.
 #[derive(Clone, Copy, Debug)]
 struct Submitted {
-    /// How many requests were posted.
+    /// The number of requests that were posted.
     posted: u32,
     /// Why the next one was refused.
     stopped: Option<Errno>,
@@ -42,7 +42,7 @@ pub(crate) struct Storage {
     sges: Vec<abi::Sge>,
     /// Bytes of inline requests.
     bytes: Vec<u8>,
-    /// What the requests refer to.
+    /// The buffers that the requests refer to.
     keep: Vec<Buffer>,
     addresses: Vec<AddressHandle>,
     /// Chunks of pools, each with the index of its request.
@@ -127,7 +127,7 @@ impl Storage {
         self.wrs.len()
     }
 
-    /// As the command of a batch with these flags, whose requests stay where they are.
+    /// Returns the command of a batch with these flags. The requests stay where they are.
     #[cfg(feature = "io-uring")]
     pub(crate) fn command(&mut self, flags: u32) -> abi::UringBatch {
         self.point();
@@ -225,7 +225,7 @@ impl<'a> Core<'a> {
         Ok(())
     }
 
-    /// As [`Self::push`], for a request that names `chunk`.
+    /// Adds a request that names `chunk`, as [`Self::push`].
     fn push_chunk(
         &mut self,
         target: &Target<'_>,
@@ -325,12 +325,12 @@ impl<'a, T: Transport> QpBatch<'a, T> {
         self.core.push_chunk(&self.qp.target(), chunk, request)
     }
 
-    /// Requests in it.
+    /// Returns the number of requests in it.
     pub fn len(&self) -> usize {
         self.core.len()
     }
 
-    /// Whether there are none in it.
+    /// Returns true if it has no requests.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -448,12 +448,12 @@ impl<'a> DeviceBatch<'a> {
         })
     }
 
-    /// Requests in it.
+    /// Returns the number of requests in it.
     pub fn len(&self) -> usize {
         self.core.len()
     }
 
-    /// Whether there are none in it.
+    /// Returns true if it has no requests.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -479,7 +479,8 @@ impl<'a> DeviceBatch<'a> {
 }
 
 impl Device {
-    /// An empty batch of requests for any of this device's queue pairs, to be posted by one call.
+    /// Returns an empty batch of requests for any of this device's queue pairs, to be posted by one
+    /// call.
     pub fn batch(&self) -> DeviceBatch<'_> {
         DeviceBatch::new(self)
     }
@@ -505,7 +506,7 @@ impl Device {
 }
 
 impl<T: Transport> Qp<T> {
-    /// An empty batch of requests, to be posted by one call.
+    /// Returns an empty batch of requests, to be posted by one call.
     pub fn batch(&self) -> QpBatch<'_, T> {
         QpBatch::new(self)
     }

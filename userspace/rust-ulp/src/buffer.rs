@@ -441,7 +441,7 @@ impl LocalSlice {
         &self.buffer
     }
 
-    /// Where in the buffer it starts.
+    /// Returns its offset in the buffer.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -451,7 +451,7 @@ impl LocalSlice {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -501,7 +501,7 @@ impl LocalSlice {
         self.buffer
     }
 
-    /// As the ABI has it; the caller checked that the length fits.
+    /// Returns it as the ABI has it. The caller checked that the length fits.
     #[inline]
     pub(crate) fn sge(&self) -> abi::Sge {
         abi::Sge {

@@ -17,9 +17,9 @@ use std::fmt;
 pub struct Completion {
     /// The request's number, as given to it with `wr_id`.
     pub wr_id: u64,
-    /// How it ended.
+    /// The status: success, or why it failed.
     pub status: Status,
-    /// What it was.
+    /// The kind of the request.
     pub opcode: Opcode,
     /// The driver's own code for a failure.
     pub vendor_err: u32,

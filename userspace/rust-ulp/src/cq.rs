@@ -18,11 +18,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Who moves completions from the device into the ring.
+/// The context that moves completions from the device into the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Delivery {
-    /// As the module's parameter says.
+    /// The choice of the module's parameter.
     #[default]
     Default,
     /// A thread that waits for the queue, and a kernel worker when none does.
@@ -44,7 +44,7 @@ pub struct CqBuilder {
 }
 
 impl CqBuilder {
-    /// Who moves completions into the ring.
+    /// Sets the context that moves completions into the ring.
     pub fn delivery(mut self, delivery: Delivery) -> Self {
         self.delivery = delivery;
         self
@@ -58,7 +58,7 @@ impl CqBuilder {
         self
     }
 
-    /// How long a thread that waits for the queue polls the queue of the device before each sleep:
+    /// Sets how long a thread that waits polls the device's queue before each sleep:
     /// at most 10 ms, in steps of a microsecond; zero unless said.
     ///
     /// That saves the time of a task switch. While the thread polls, other tasks run that wait for
@@ -90,7 +90,7 @@ struct Inner {
     delivery: Delivery,
 }
 
-/// What failed when a wait did.
+/// The name of a wait in errors.
 const WAITING: &str = "SUBMIT (waiting)";
 
 /// The longest time of busy polling: @busy_poll_us of the header.
@@ -174,12 +174,13 @@ impl Cq {
         })
     }
 
-    /// How many completions it has room for: a power of two, at least what was asked for.
+    /// Returns the number of completions that it has room for: a power of two, at least what was
+    /// asked for.
     pub fn entries(&self) -> u32 {
         self.inner.entries
     }
 
-    /// Who moves completions into it.
+    /// Returns the context that moves completions into it.
     pub fn delivery(&self) -> Delivery {
         self.inner.delivery
     }
@@ -200,8 +201,8 @@ impl Cq {
     /// system call.
     ///
     /// Each item is what [`Self::poll`] returns. The iterator ends after an error. What it has not
-    /// returned when it is dropped stays in the queue. While requests complete faster than the caller
-    /// takes them, it does not end: use [`Iterator::take`].
+    /// returned when it is dropped stays in the queue. While requests complete faster than the
+    /// caller takes them, it does not end: use [`Iterator::take`].
     ///
     /// ```
     /// # use rust_ulp::error::Result;
@@ -263,7 +264,7 @@ impl Cq {
         Ok(n)
     }
 
-    /// What the ring's flags say, when it is empty.
+    /// Returns the error that the flags of an empty ring tell.
     fn health(&self) -> Result<()> {
         let ring = &self.inner.ring;
         let flags = ring.flags();
@@ -341,8 +342,8 @@ impl Cq {
         }
     }
 
-    /// A file that becomes readable when a completion arrives, for `poll`, `epoll` and the like. A
-    /// queue has one at a time.
+    /// Returns a file that becomes readable when a completion arrives, for `poll`, `epoll` and the
+    /// like. A queue has one at a time.
     ///
     /// What arrived before is not counted: look at the queue first, and only then at the file.
     ///
@@ -436,7 +437,7 @@ pub struct CqEventFd {
 }
 
 impl CqEventFd {
-    /// How many completions have arrived since the last time. Does not sleep.
+    /// Returns how many completions have arrived since the last call. Does not sleep.
     ///
     /// # Errors
     ///
@@ -452,7 +453,7 @@ impl CqEventFd {
         }
     }
 
-    /// Its queue.
+    /// Returns its queue.
     pub fn cq(&self) -> &Cq {
         &self.cq
     }

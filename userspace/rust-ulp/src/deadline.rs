@@ -31,7 +31,7 @@ impl Deadline {
         }
     }
 
-    /// What is left of it, zero when it has passed.
+    /// Returns the time that is left, zero when it has passed.
     pub(crate) fn left(&self) -> Duration {
         let Some(at) = self.at.get() else {
             let _ = self.at.set(Instant::now().checked_add(self.after));

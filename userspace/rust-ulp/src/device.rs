@@ -35,7 +35,7 @@ fn field(name: &str) -> Option<[u8; abi::NAME_MAX]> {
     Some(bytes)
 }
 
-/// What the module is, and what one open file may have.
+/// The limits of one open file, and the version of the module.
 #[doc(alias = "rust_ulp_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -69,15 +69,15 @@ pub struct DeviceEntry {
     pub index: u32,
     /// Its GUID.
     pub node_guid: Guid,
-    /// How many ports it has, numbered from 1.
+    /// The number of its ports, which are numbered from 1.
     pub ports: u32,
-    /// Whether [`Device::open_default`] takes it.
+    /// True if [`Device::open_default`] takes it.
     pub is_default: bool,
-    /// Whether one of its GIDs is of a network interface in this network namespace.
+    /// True if one of its GIDs is of a network interface in this network namespace.
     pub local_net: bool,
 }
 
-/// What a device is and can do.
+/// The attributes of a device.
 #[doc(alias = "rust_ulp_device_query")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -94,9 +94,9 @@ pub struct DeviceInfo {
     pub max_mr_size: u64,
     /// Bit n: pages of 2^n bytes can be registered.
     pub page_size_cap: u64,
-    /// Whether buffers and grants can be made.
+    /// True if buffers and grants can be made.
     pub fast_reg: bool,
-    /// Whether it is a software device, without DMA.
+    /// True if it is a software device, without DMA.
     pub software: bool,
     /// Vendor's number.
     pub vendor_id: u32,
@@ -104,7 +104,7 @@ pub struct DeviceInfo {
     pub vendor_part_id: u32,
     /// Hardware's version.
     pub hw_ver: u32,
-    /// How many ports it has, numbered from 1.
+    /// The number of its ports, which are numbered from 1.
     pub ports: u32,
     /// Queue pairs.
     pub max_qp: u32,
@@ -134,7 +134,7 @@ pub struct DeviceInfo {
     pub max_fast_reg_pages: u32,
     /// Completion vectors.
     pub num_comp_vectors: u32,
-    /// How long it may take to acknowledge: 4.096 us * 2^n.
+    /// The longest time to acknowledge a request: 4.096 us * 2^n.
     pub ack_delay: u32,
     /// Against what else the atomics of a peer are atomic, as the driver says. Whether this device
     /// posts atomics is what [`Self::supports`] tells.
@@ -167,7 +167,7 @@ impl AtomicCap {
     }
 }
 
-/// As `ibv_devinfo -v` prints it.
+/// Writes the name that `ibv_devinfo -v` prints.
 impl fmt::Display for AtomicCap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -393,17 +393,17 @@ impl Device {
         }
     }
 
-    /// Its name, as shown by `rdma dev` when it was opened.
+    /// Returns the name that `rdma dev` showed when it was opened.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// What the module allows.
+    /// Returns the limits of the module.
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
     }
 
-    /// What the device is and can do, as asked when it was opened.
+    /// Returns the device's attributes of the time when it was opened.
     pub fn info(&self) -> &DeviceInfo {
         &self.inner.info
     }

@@ -18,27 +18,27 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cause {
-    /// What it is.
+    /// The cause.
     pub what: &'static str,
-    /// How to tell, and what to do about it.
+    /// The way to recognize it, and the cure.
     pub cure: &'static str,
 }
 
-/// What a status says, and what can have led to it.
+/// The meaning of a status, and its possible causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Advice {
-    /// What was seen.
+    /// The symptom.
     pub symptom: &'static str,
-    /// What it can come from, the most likely first.
+    /// Its causes, the most likely first.
     pub causes: &'static [Cause],
 }
 
 macro_rules! advice {
     ($($status:ident: $symptom:literal, [$($what:literal => $cure:literal;)*];)*) => {
         impl Status {
-            /// What this status says, and what can have led to it; [`None`] for what only a driver
-            /// knows.
+            /// Returns the meaning of this status and its possible causes; [`None`] for what only a
+            /// driver knows.
             pub fn advice(self) -> Option<&'static Advice> {
                 match self {
                     $(Self::$status => Some(&Advice {
@@ -207,7 +207,7 @@ impl RetryCause {
     }
 }
 
-/// What an end says of its queue pair, for the diagnosis at the other end; from [`Qp::report`].
+/// The state of a queue pair, for the diagnosis at the other end; from [`Qp::report`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpReport {
@@ -257,7 +257,7 @@ impl QpReport {
     }
 }
 
-/// What was found out about the peer and the path after a failure, for [`Qp::diagnose_with`].
+/// The evidence about the peer and the path after a failure, for [`Qp::diagnose_with`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "evidence does nothing before it is given to `diagnose_with`"]
 pub struct Evidence {
@@ -283,13 +283,14 @@ impl Evidence {
         self
     }
 
-    /// Whether the peer acknowledges packets of 256 bytes to a new queue pair on the same path.
+    /// Sets whether the peer acknowledges packets of 256 bytes to a new queue pair on the same
+    /// path.
     pub fn small_echo(mut self, arrives: bool) -> Self {
         self.small = Some(arrives);
         self
     }
 
-    /// Whether the peer acknowledges packets of the failed queue pair's MTU to a new one.
+    /// Sets whether the peer acknowledges packets of the failed queue pair's MTU to a new one.
     pub fn large_echo(mut self, arrives: bool) -> Self {
         self.large = Some(arrives);
         self
@@ -315,7 +316,7 @@ impl Evidence {
 pub struct Diagnosis {
     /// The failure.
     pub error: CompletionError,
-    /// What the status says, and what can have led to it.
+    /// The meaning of the status, and its possible causes.
     pub advice: Option<&'static Advice>,
     /// This end, as it is now.
     pub info: QpInfo,
@@ -325,7 +326,7 @@ pub struct Diagnosis {
     pub local: Endpoint,
     /// The other end, as it was connected.
     pub peer: Option<Endpoint>,
-    /// What is wrong at this end, in words: these come before the possible causes.
+    /// The faults at this end, in words. They come before the possible causes.
     pub findings: Vec<String>,
     /// The cause of [`Status::RetryExceeded`], if what is known leaves only one.
     pub cause: Option<RetryCause>,
@@ -485,7 +486,8 @@ impl Evidence {
 }
 
 impl Diagnosis {
-    /// How long this end went on before it gave up, in words, where that matters.
+    /// Returns how long this end repeated the request before it gave up, in words, where that
+    /// matters.
     fn patience(&self) -> Option<String> {
         let QpInfo {
             timeout,

@@ -22,7 +22,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// The MTU with this number on the wire, if there is one.
+    /// Returns the MTU with this number on the wire, if there is one.
     pub fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::B256,
@@ -34,7 +34,7 @@ impl Mtu {
         })
     }
 
-    /// The largest MTU of at most so many bytes, but at least 256.
+    /// Returns the largest MTU of at most so many bytes, but at least 256.
     pub fn at_most(bytes: u32) -> Self {
         match bytes {
             4096.. => Self::B4096,
@@ -51,7 +51,7 @@ impl Mtu {
     }
 }
 
-/// One end of a connection: what the other end needs to know.
+/// One end of a connection, as the other end needs to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[non_exhaustive]
@@ -73,7 +73,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An end that does one read or atomic at a time.
+    /// Makes an end that does one read or atomic at a time.
     pub fn new(qp_num: u32, psn: u32, gid: Gid, mtu: Mtu) -> Self {
         Self {
             qp_num,
@@ -86,14 +86,14 @@ impl Endpoint {
         }
     }
 
-    /// The same with other numbers of reads and atomics at a time.
+    /// Sets the numbers of reads and atomics at a time.
     pub fn rd_atomic(mut self, responder: u8, initiator: u8) -> Self {
         self.responder = responder;
         self.initiator = initiator;
         self
     }
 
-    /// The same with a LID, for InfiniBand.
+    /// Sets the LID, for InfiniBand.
     pub fn lid(mut self, lid: u16) -> Self {
         self.lid = lid;
         self

@@ -21,7 +21,7 @@ pub(crate) const INLINE_BYTES: &str = "inline bytes";
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong. The text says what happened and what to do about it.
+/// An error. Its text says what failed, why, and what to do.
 ///
 /// The text of an error has the text of its cause. [`std::error::Error::source`] therefore returns
 /// none, so that no program prints the cause twice.
@@ -52,7 +52,7 @@ pub enum Error {
     /// The module, the device or the type of queue pair does not do that (`EOPNOTSUPP`).
     #[error("{what} is not supported here; Device::info() says what this device does")]
     Unsupported {
-        /// What was asked for.
+        /// The name that was asked for.
         what: &'static str,
     },
 
@@ -351,8 +351,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call may work when it is repeated later with nothing else changed: a full
-    /// queue, a time-out, memory that is short, a peer that is not there yet.
+    /// Returns true if the same call may work when it is repeated later with nothing else changed:
+    /// a full queue, a time-out, memory that is short, a peer that is not there yet.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::QueueFull | Self::Timeout { .. } | Self::Busy { .. } => true,
@@ -377,7 +377,7 @@ impl Error {
         }
     }
 
-    /// Whether a queue was full: reap completions, then post again. Nothing is wrong.
+    /// Returns true if a queue was full: reap completions, then post again. Nothing is wrong.
     ///
     /// The first requests of a batch may be posted: [`Self::Batch`] says how many. The batch keeps
     /// the others, and [`QpBatch::submit`](crate::QpBatch::submit) posts them when it is called
@@ -497,9 +497,9 @@ impl From<Error> for std::io::Error {
 pub struct CompletionError {
     /// The request's number, as given to it with `wr_id`.
     pub wr_id: u64,
-    /// What the request was.
+    /// The kind of the request.
     pub opcode: Opcode,
-    /// What happened to it.
+    /// The status of the request.
     pub status: Status,
     /// The driver's own code; 0 on software devices.
     pub vendor_err: u32,
@@ -651,7 +651,7 @@ fn errno_text(errno: i32) -> &'static str {
     Errno::from_raw(errno).desc()
 }
 
-/// What an error number means, as the header has it.
+/// Returns the meaning of an error number, as the header has it.
 fn errno_hint(errno: i32) -> &'static str {
     match errno {
         libc::E2BIG => {

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
@@ -244,7 +244,7 @@ impl fmt::Debug for Event {
     }
 }
 
-/// The events of a [`Device`](crate::Device); from [`Device::events`](crate::Device::events).
+/// The events of a [`Device`]; from [`Device::events`].
 ///
 /// A device keeps 256 events; what happens beyond is counted, and told as [`EventKind::Lost`].
 /// Several threads may read: each event goes to one of them. All of a device's `Events`, clones or

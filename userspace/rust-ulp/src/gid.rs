@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The IPv4 address that it stands for, if it stands for one.
+    /// Returns the IPv4 address that it stands for, if it stands for one.
     pub fn ipv4(&self) -> Option<Ipv4Addr> {
         Ipv6Addr::from(self.0).to_ipv4_mapped()
     }

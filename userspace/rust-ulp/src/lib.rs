@@ -68,9 +68,9 @@
 //! - [`Device::open`] and whatever makes or destroys an object of the kernel: buffers, grants,
 //!   queues, and the drop of the last clone. To destroy a queue pair the kernel waits for the
 //!   device to be done with its requests.
-//! - [`Pd::create_ah`], [`PreparedQp::connect`] and [`Qp::modify`] to the state Rtr, for some seconds
-//!   while the kernel resolves a peer's address. `connect_tcp_async` and `accept_async` have a
-//!   helper thread do that.
+//! - [`Pd::create_ah`], [`PreparedQp::connect`] and [`Qp::modify`] to the state Rtr, for some
+//!   seconds while the kernel resolves a peer's address. `connect_tcp_async` and `accept_async`
+//!   have a helper thread do that.
 //! - Whatever takes a name in place of an address: [`PreparedQp::connect_tcp`],
 //!   [`Listener::bind`](tcp::Listener::bind).
 //! - All functions named `wait`, and all with a timeout.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Memory of a [`Buffer`](crate::Buffer): pages of the module's, of this process's own, or of a
-//! dma-buf.
+//! Memory of a [`Buffer`]: pages of the module's, of this process's own, or of a dma-buf.
 
 use crate::abi;
 use crate::buffer::{Buffer, Parts};

@@ -44,7 +44,7 @@ pub enum LinkLayer {
     Other(u32),
 }
 
-/// What the physical link of a port is in.
+/// The state of the physical link of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PhysState {
@@ -93,7 +93,7 @@ pub enum LinkSpeed {
 }
 
 bitflags::bitflags! {
-    /// What a port can do, as its device says; mostly of InfiniBand.
+    /// The capabilities of a port, as its device tells; most of them are InfiniBand's.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct PortCaps: u32 {
         /// A subnet manager runs on it.
@@ -125,15 +125,15 @@ bitflags::bitflags! {
 pub struct PortInfo {
     /// Its number, from 1.
     pub port: u32,
-    /// What it is in.
+    /// Its state.
     pub state: PortState,
-    /// What its physical link is in.
+    /// The state of its physical link.
     pub phys_state: PhysState,
     /// Largest MTU, bytes.
     pub max_mtu: u32,
     /// MTU, bytes.
     pub active_mtu: u32,
-    /// What it sits on.
+    /// The layer below it.
     pub link_layer: LinkLayer,
     /// Local identifier; InfiniBand only.
     pub lid: u16,
@@ -153,7 +153,7 @@ pub struct PortInfo {
     pub active_width: Option<u32>,
     /// Rate of each lane of its link.
     pub active_speed: LinkSpeed,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: PortCaps,
     /// Packets with a wrong P_Key.
     pub bad_pkeys: u32,
@@ -227,7 +227,7 @@ impl PortInfo {
     }
 }
 
-/// What a GID stands for on the wire.
+/// The protocol of a GID on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GidType {
@@ -261,15 +261,15 @@ pub struct GidEntry {
     pub gid: Gid,
     /// Its place in the table.
     pub index: u32,
-    /// What it stands for.
+    /// Its protocol.
     pub gid_type: GidType,
     /// Number and name of its network interface, when that is in this network namespace.
     pub interface: Option<(u32, String)>,
-    /// Whether it is an IPv4 address (`::ffff:a.b.c.d`).
+    /// True if it is an IPv4 address (`::ffff:a.b.c.d`).
     pub is_ipv4: bool,
-    /// Whether it is good for one link only (`fe80::/10`).
+    /// True if it is good for one link only (`fe80::/10`).
     pub is_link_local: bool,
-    /// Whether [`Device::default_gid`](crate::Device::default_gid) names it.
+    /// True if [`Device::default_gid`](crate::Device::default_gid) names it.
     pub is_preferred: bool,
 }
 
@@ -389,7 +389,7 @@ pub(crate) fn family_error(file: &File, ah: &abi::AhAttr) -> Option<Error> {
     })
 }
 
-/// What ATTACH chose, with the reason; or what there is, if it chose none.
+/// Returns the choice of ATTACH with the reason, or what there is, if it chose none.
 pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<DefaultGid, String> {
     let tried = || {
         let all: Vec<String> = gids

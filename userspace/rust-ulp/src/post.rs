@@ -13,7 +13,7 @@ use nix::errno::Errno;
 /// More elements than this need a batch.
 const STACK_SGES: usize = 32;
 
-/// What an error of SUBMIT means.
+/// Returns the error for an error number of SUBMIT.
 pub(crate) fn submit_error(errno: Errno) -> Error {
     match errno {
         Errno::EAGAIN => Error::QueueFull,

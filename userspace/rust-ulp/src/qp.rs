@@ -41,13 +41,13 @@ fn random_psn() -> Result<u32> {
 }
 
 impl Pd {
-    /// A queue pair of type `T` in this domain, whose completions go to `cq`.
+    /// Returns options for a queue pair of type `T` in this domain, whose completions go to `cq`.
     pub fn qp_builder<T: Transport>(&self, cq: &Cq) -> QpBuilder<T> {
         QpBuilder::new(self, cq)
     }
 }
 
-/// How a queue pair is to be; from [`Pd::qp_builder`].
+/// Options of a queue pair; from [`Pd::qp_builder`].
 #[doc(alias = "rust_ulp_qp_create")]
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made before `build`"]
@@ -67,7 +67,7 @@ pub struct QpBuilder<T: Transport> {
     transport: PhantomData<fn() -> T>,
 }
 
-/// What is used when the connection is made.
+/// Parameters that are used when the connection is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Params {
     pub(crate) pkey_index: u16,
@@ -124,7 +124,8 @@ impl<T: Transport> QpBuilder<T> {
         }
     }
 
-    /// A queue of its own for the completions of receives. Without effect with [`Self::srq`].
+    /// Sets a queue of its own for the completions of receives. It has no effect with
+    /// [`Self::srq`].
     pub fn recv_cq(mut self, cq: &Cq) -> Self {
         self.recv_cq = cq.clone();
         self
@@ -140,33 +141,35 @@ impl<T: Transport> QpBuilder<T> {
         self
     }
 
-    /// Send requests in flight; 128 unless said, as far as the device goes.
+    /// Sets the number of send requests in flight. The default is 128, as far as the device goes.
     pub fn max_send_wr(mut self, n: u32) -> Self {
         self.caps.max_send_wr = n;
         self
     }
 
-    /// Receive requests in flight; 128 unless said, as far as the device goes.
+    /// Sets the number of receive requests in flight. The default is 128, as far as the device
+    /// goes.
     pub fn max_recv_wr(mut self, n: u32) -> Self {
         self.caps.max_recv_wr = n;
         self
     }
 
-    /// Elements per send and per receive request; 4 and 4 unless said.
+    /// Sets the elements per send and per receive request. The default is 4 and 4.
     pub fn max_sge(mut self, send: u32, recv: u32) -> Self {
         self.caps.max_send_sge = send;
         self.caps.max_recv_sge = recv;
         self
     }
 
-    /// Inline bytes per send request; 64 unless said, or none where the device refuses these.
+    /// Sets the inline bytes per send request. The default is 64, or none where the device refuses
+    /// these.
     pub fn max_inline(mut self, bytes: u32) -> Self {
         self.caps.max_inline = bytes;
         self.inline_said = true;
         self
     }
 
-    /// Every send request makes a completion, whatever it says itself.
+    /// Makes every send request signaled, whatever it says itself.
     #[doc(alias = "RUST_ULP_QP_SIG_ALL")]
     pub fn signal_all(mut self) -> Self {
         self.signal_all = true;
@@ -181,37 +184,38 @@ impl<T: Transport> QpBuilder<T> {
         self
     }
 
-    /// Port and GID index to use, instead of those that [`Device::default_gid`] names.
+    /// Sets port and GID index, instead of those that [`Device::default_gid`] names.
     pub fn gid(mut self, port: u32, gid_index: u8) -> Self {
         self.gid = Some((port, gid_index));
         self
     }
 
-    /// Index into the port's P_Key table; 0 unless said.
+    /// Sets the index into the port's P_Key table. The default is 0.
     pub fn pkey_index(mut self, index: u16) -> Self {
         self.params.pkey_index = index;
         self
     }
 
-    /// Routers that may be passed; 0, unless said, is what the route says.
+    /// Sets the number of routers that may be passed. The default 0 is what the route says.
     pub fn hop_limit(mut self, hops: u8) -> Self {
         self.params.hop_limit = hops;
         self
     }
 
-    /// DSCP and ECN; 0 unless said, and over the connection manager what the route has.
+    /// Sets DSCP and ECN. The default is 0, and over the connection manager what the route has.
     pub fn traffic_class(mut self, class: TrafficClass) -> Self {
         self.params.traffic_class = Some(class);
         self
     }
 
-    /// Selects among equal routes: 20 bits; 0 unless said.
+    /// Sets the flow label, 20 bits, which selects among equal routes. The default is 0.
     pub fn flow_label(mut self, label: u32) -> Self {
         self.params.flow_label = label;
         self
     }
 
-    /// Service level (with RoCE the priority): 0 to 7, on InfiniBand to 15; 0 unless said.
+    /// Sets the service level (with RoCE the priority): 0 to 7, on InfiniBand to 15. The default is
+    /// 0.
     pub fn sl(mut self, sl: u8) -> Self {
         self.params.sl = sl;
         self
@@ -334,14 +338,14 @@ impl<T: Transport> QpBuilder<T> {
 }
 
 impl<T: Connected> QpBuilder<T> {
-    /// What the peer may do to memory that is granted to it; everything that the device can, unless
-    /// said.
+    /// Sets the rights of the peer to memory that is granted to it: everything that the device can,
+    /// unless said.
     pub fn access(mut self, access: Access) -> Self {
         self.access = Some(access);
         self
     }
 
-    /// The largest MTU to use; the port's unless said. The connection gets the smaller one of both
+    /// Sets the largest MTU. The default is the port's. The connection gets the smaller one of both
     /// ends.
     pub fn mtu(mut self, mtu: Mtu) -> Self {
         self.params.mtu = Some(mtu);
@@ -350,35 +354,37 @@ impl<T: Connected> QpBuilder<T> {
 }
 
 impl QpBuilder<Rc> {
-    /// How long to wait for an acknowledgement; [`AckTimeout::DEFAULT`] (67 ms) unless said.
+    /// Sets how long to wait for an acknowledgement. The default is [`AckTimeout::DEFAULT`] (67
+    /// ms).
     pub fn timeout(mut self, timeout: AckTimeout) -> Self {
         self.params.timeout = timeout;
         self
     }
 
-    /// How often to repeat what was not acknowledged; 6 unless said, since rxe takes 7 for ever and
-    /// would never tell of a peer that vanished.
+    /// Sets how often to repeat a request that is not acknowledged: 6 unless said, since rxe takes
+    /// 7 for ever and would never tell of a peer that vanished.
     pub fn retry_cnt(mut self, count: Retries) -> Self {
         self.params.retry_cnt = count;
         self
     }
 
-    /// How often to repeat what found no receive; 6 unless said. For ever hides a peer that forgot
-    /// to post. Over the connection manager, this is what the peer is told to do, and the peer says
-    /// what this end does.
+    /// Sets how often to repeat a request that finds no receive: 6 unless said. For ever hides a
+    /// peer that forgot to post. Over the connection manager, this is what the peer is told to do,
+    /// and the peer says what this end does.
     pub fn rnr_retry(mut self, count: RnrRetries) -> Self {
         self.params.rnr_retry = count;
         self
     }
 
-    /// What a peer that found no receive is told to wait; [`RnrTimer::DEFAULT`] (10.24 ms) unless
-    /// said.
+    /// Sets how long a peer waits whose request found no receive: [`RnrTimer::DEFAULT`] (10.24 ms)
+    /// unless said.
     pub fn min_rnr_timer(mut self, timer: RnrTimer) -> Self {
         self.params.min_rnr_timer = timer;
         self
     }
 
-    /// Reads and atomics at a time, in each direction; 16 unless said, as far as both ends go.
+    /// Sets the reads and atomics at a time, in each direction. The default is 16, as far as both
+    /// ends go.
     pub fn rd_atomic(mut self, count: u8) -> Self {
         self.params.rd_atomic = count;
         self
@@ -386,8 +392,8 @@ impl QpBuilder<Rc> {
 }
 
 impl QpBuilder<Ud> {
-    /// The Q_Key that a datagram has to carry to be received: [`Ud::DEFAULT_QKEY`] unless said.
-    /// Those with the highest bit set are for the privileged.
+    /// Sets the Q_Key that a datagram has to carry to be received: [`Ud::DEFAULT_QKEY`] unless
+    /// said. Those with the highest bit set are for the privileged.
     pub fn qkey(mut self, qkey: u32) -> Self {
         self.params.qkey = qkey;
         self
@@ -408,7 +414,7 @@ struct Inner {
     port: u32,
     gid_index: u8,
     params: Params,
-    /// What the peer may do.
+    /// The rights of the peer.
     access: Access,
     /// Memory for the next batch.
     storage: Cache,
@@ -424,7 +430,7 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// Where requests go; datagrams have at most `mtu` bytes.
+    /// Returns the target of requests; datagrams have at most `mtu` bytes.
     #[inline]
     fn target(&self, mtu: Option<Mtu>) -> Target<'_> {
         Target {
@@ -557,7 +563,7 @@ impl<T: Transport> PreparedQp<T> {
         cancel(&self.inner.device, self.handle(), Some(wr_id))
     }
 
-    /// As [`Self::cancel`], for all requests in flight.
+    /// Cancels all requests in flight, as [`Self::cancel`].
     ///
     /// # Errors
     ///
@@ -590,32 +596,32 @@ impl<T: Transport> PreparedQp<T> {
         self.initialize()
     }
 
-    /// Its number: 24 bits.
+    /// Returns its number: 24 bits.
     pub fn qp_num(&self) -> u32 {
         self.inner.qp_num
     }
 
-    /// What it has room for.
+    /// Returns its capacities.
     pub fn caps(&self) -> &QpCaps {
         &self.inner.caps
     }
 
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.inner.pd
     }
 
-    /// The queue in which sends report their end.
+    /// Returns the completion queue of its sends.
     pub fn send_cq(&self) -> &Cq {
         &self.inner.send_cq
     }
 
-    /// The queue in which receives report their end.
+    /// Returns the completion queue of its receives.
     pub fn recv_cq(&self) -> &Cq {
         &self.inner.recv_cq
     }
 
-    /// This end, as the other end needs to know it. The first packet's number is random.
+    /// Returns this end, as the other end needs to know it. The first packet's number is random.
     pub fn endpoint(&self) -> Endpoint {
         self.local
     }
@@ -630,7 +636,7 @@ impl<T: Transport> PreparedQp<T> {
         self.inner.modify(attr)
     }
 
-    /// What the kernel says of it.
+    /// Asks the kernel for its state and attributes.
     ///
     /// # Errors
     ///
@@ -648,7 +654,7 @@ impl<T: Transport> PreparedQp<T> {
         self.take_connected().map_err(|(error, _qp)| error)
     }
 
-    /// The same as [`Self::into_connected`], with the queue pair if it fails.
+    /// Takes it as connected, as [`Self::into_connected`]. Returns the queue pair if it fails.
     pub(crate) fn take_connected(mut self) -> Result<Qp<T>, (Error, Box<Self>)> {
         match self.look_at_connection() {
             Ok(peer) => Ok(self.into_qp(peer)),
@@ -707,7 +713,7 @@ impl<T: Transport> PreparedQp<T> {
         &self.inner.params
     }
 
-    /// What the peer may do.
+    /// Returns the rights of the peer.
     pub(crate) fn access(&self) -> Access {
         self.inner.access
     }
@@ -729,8 +735,8 @@ impl<T: Connected> PreparedQp<T> {
         })
     }
 
-    /// Takes it to the state Rtr, towards `peer`: it receives from now on. A task waits for a helper
-    /// thread: the kernel may sleep for seconds until the peer's address is resolved.
+    /// Takes it to the state Rtr, towards `peer`: it receives from now on. A task waits for a
+    /// helper thread: the kernel may sleep for seconds until the peer's address is resolved.
     pub(crate) async fn ready_to_receive(&self, who: Who, peer: &Endpoint) -> Result<()> {
         let (inner, attr) = (self.inner.clone(), self.receiving_from(peer)?);
         wait::blocking(who, move || inner.modify(attr)).await??;
@@ -792,12 +798,12 @@ impl<T: Transport> ConnectError<T> {
         }
     }
 
-    /// What went wrong.
+    /// Returns the error.
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// The peer's rejection, if it was that.
+    /// Returns the peer's rejection, if the error is one.
     pub fn rejection(&self) -> Option<&Rejection> {
         match &self.error {
             Error::Rejected(rejection) => Some(rejection),
@@ -805,7 +811,7 @@ impl<T: Transport> ConnectError<T> {
         }
     }
 
-    /// The queue pair, to try again.
+    /// Returns the queue pair, to try again.
     pub fn into_qp(self) -> PreparedQp<T> {
         *self.qp
     }
@@ -916,7 +922,7 @@ impl<T: Transport> Qp<T> {
         cancel(&self.inner.device, self.handle(), Some(wr_id))
     }
 
-    /// As [`Self::cancel`], for all requests in flight.
+    /// Cancels all requests in flight, as [`Self::cancel`].
     ///
     /// # Errors
     ///
@@ -925,37 +931,37 @@ impl<T: Transport> Qp<T> {
         cancel(&self.inner.device, self.handle(), None)
     }
 
-    /// Its number: 24 bits.
+    /// Returns its number: 24 bits.
     pub fn qp_num(&self) -> u32 {
         self.inner.qp_num
     }
 
-    /// What it has room for.
+    /// Returns its capacities.
     pub fn caps(&self) -> &QpCaps {
         &self.inner.caps
     }
 
-    /// This end.
+    /// Returns this end.
     pub fn local(&self) -> &Endpoint {
         &self.local
     }
 
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.inner.pd
     }
 
-    /// The queue in which sends report their end.
+    /// Returns the completion queue of its sends.
     pub fn send_cq(&self) -> &Cq {
         &self.inner.send_cq
     }
 
-    /// The queue in which receives report their end.
+    /// Returns the completion queue of its receives.
     pub fn recv_cq(&self) -> &Cq {
         &self.inner.recv_cq
     }
 
-    /// The shared receive queue from which it takes its receives, if there is one.
+    /// Returns the shared receive queue from which it takes its receives, if there is one.
     pub fn srq(&self) -> Option<&Srq> {
         self.inner.srq.as_ref()
     }
@@ -972,7 +978,7 @@ impl<T: Transport> Qp<T> {
         self.inner.modify(attr)
     }
 
-    /// What the kernel says of it.
+    /// Asks the kernel for its state and attributes.
     ///
     /// # Errors
     ///
@@ -989,7 +995,7 @@ impl<T: Transport> Qp<T> {
         &self.inner.device
     }
 
-    /// The other end, if there is one.
+    /// Returns the other end, if there is one.
     pub(crate) fn end(&self) -> Option<&Endpoint> {
         T::end(&self.peer)
     }
@@ -1005,14 +1011,14 @@ impl<T: Transport> Qp<T> {
 }
 
 impl<T: Connected> Qp<T> {
-    /// The other end of the connection.
+    /// Returns the other end of the connection.
     pub fn peer(&self) -> &Endpoint {
         &self.peer
     }
 }
 
 impl Qp<Ud> {
-    /// The Q_Key that a datagram has to carry to be received, as the queue pair was built.
+    /// Returns the Q_Key that a datagram has to carry to be received, as the queue pair was built.
     pub fn qkey(&self) -> u32 {
         self.inner.params.qkey
     }
@@ -1023,7 +1029,7 @@ impl Qp<Ud> {
 }
 
 impl Completion {
-    /// Whether the request was posted to this queue pair.
+    /// Returns true if the request was posted to this queue pair.
     pub fn is_of<T: Transport>(&self, qp: &Qp<T>) -> bool {
         (self.qp, self.device) == (qp.handle(), qp.device_inner().id())
     }

@@ -6,7 +6,7 @@ use crate::abi;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// What makes bytes no message.
+/// The reason why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -83,7 +83,7 @@ impl Refusal {
     }
 }
 
-/// What the other side said along with its request, acceptance or rejection.
+/// The private data of the peer's request, acceptance or rejection.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Private {
     bytes: Vec<u8>,
@@ -126,7 +126,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// Its number.
+            /// Returns its number.
             pub fn code(self) -> u32 {
                 match self {
                     $(Self::$variant => $code,)*
@@ -134,7 +134,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// What happened, and what to do.
+            /// Returns what happened, and what to do.
             pub fn explanation(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*
@@ -155,7 +155,7 @@ reasons! {
         hosts reach each other (ping), and try again";
     /// Unsupported.
     Unsupported = 5, "the peer's manager does not support such a request; connect over TCP (connect_tcp())";
-    /// Nobody listens.
+    /// No process listens.
     NoListener = 8, "nobody listens at that address and port: is the peer's program running, and does it \
         listen with the connection manager (not with TCP)?";
     /// Another transport.
@@ -178,11 +178,11 @@ reasons! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rejection {
-    /// Who was asked.
+    /// The address that was asked.
     pub peer: SocketAddr,
     /// Why.
     pub reason: RejectReason,
-    /// What the peer said.
+    /// The private data of the peer.
     pub private: Private,
 }
 

@@ -23,7 +23,7 @@ impl RemoteSlice {
     /// Bytes of the wire form.
     pub const WIRE_LEN: usize = 20;
 
-    /// Memory of `len` bytes at `addr` in the peer's terms, under the key `rkey`.
+    /// Names memory of `len` bytes at `addr` in the peer's terms, under the key `rkey`.
     ///
     /// # Errors
     ///
@@ -45,31 +45,31 @@ impl RemoteSlice {
         })
     }
 
-    /// The address of its first byte, in the peer's terms.
+    /// Returns the address of its first byte, in the peer's terms.
     #[inline]
     pub fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Bytes.
+    /// Returns its length in bytes.
     #[inline]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The key.
+    /// Returns the key.
     #[inline]
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// The rights that the peer said it grants, if it said so. Requests that need others are
-    /// refused before they are posted.
+    /// Returns the rights that the peer told it grants, if it told them. Requests that need others
+    /// are refused before they are posted.
     #[inline]
     pub fn access(&self) -> Option<Access> {
         self.access
@@ -80,7 +80,7 @@ impl RemoteSlice {
         self
     }
 
-    /// A part of it.
+    /// Returns a part of it.
     ///
     /// # Errors
     ///
@@ -97,8 +97,8 @@ impl RemoteSlice {
         })
     }
 
-    /// The wire form: address (8 bytes), length (8), key (4), in network order. It does not carry
-    /// the rights.
+    /// Returns the wire form: address (8 bytes), length (8), key (4), in network order. It does not
+    /// carry the rights.
     pub fn to_bytes(&self) -> [u8; Self::WIRE_LEN] {
         let mut bytes = [0; Self::WIRE_LEN];
         let fields = self.addr.to_be_bytes().into_iter();

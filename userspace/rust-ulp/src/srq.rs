@@ -20,7 +20,7 @@ impl Pd {
     }
 }
 
-/// How a shared receive queue is made; from [`Pd::srq_builder`].
+/// Options of a shared receive queue; from [`Pd::srq_builder`].
 #[doc(alias = "rust_ulp_srq_create")]
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made before `build`"]
@@ -120,7 +120,7 @@ pub struct Srq {
     inner: Arc<Inner>,
 }
 
-/// What the kernel says of a shared receive queue.
+/// The state of a shared receive queue, as the kernel has it.
 #[doc(alias = "rust_ulp_srq_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -162,7 +162,7 @@ impl Srq {
         cancel(&self.inner.device, self.handle(), Some(wr_id))
     }
 
-    /// As [`Self::cancel`], for all requests in flight.
+    /// Cancels all requests in flight, as [`Self::cancel`].
     ///
     /// # Errors
     ///
@@ -188,7 +188,7 @@ impl Srq {
         self.inner.device.call(&mut arg)
     }
 
-    /// What the kernel says of it.
+    /// Asks the kernel for its state.
     ///
     /// # Errors
     ///
@@ -223,7 +223,7 @@ impl Srq {
         &self.inner.cq
     }
 
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.inner.pd
     }

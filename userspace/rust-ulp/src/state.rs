@@ -5,7 +5,7 @@
 use crate::abi;
 use std::fmt;
 
-/// What a queue pair is in.
+/// The state of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QpState {
@@ -42,7 +42,7 @@ impl QpState {
         }
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn code(self) -> u8 {
         match self {
             Self::Reset => abi::QPS_RESET,

@@ -6,7 +6,7 @@ use crate::abi;
 
 macro_rules! statuses {
     ($($(#[$meta:meta])* $variant:ident = $code:literal, $name:literal, $explanation:literal;)*) => {
-        /// How a request ended.
+        /// The status of a completed request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Status {
@@ -24,7 +24,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Its number.
+            /// Returns its number.
             pub fn code(self) -> u16 {
                 match self {
                     $(Self::$variant => $code,)*
@@ -32,7 +32,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Its name, short.
+            /// Returns its short name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
@@ -40,7 +40,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// What happened, and what to do.
+            /// Returns what happened, and what to do.
             pub fn explanation(self) -> &'static str {
                 match self {
                     $(Self::$variant => $explanation,)*
@@ -52,7 +52,7 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// It worked.
+    /// The request succeeded.
     Success = 0, "success", "nothing to do";
     /// The data did not fit.
     LocalLength = 1, "local length error",
@@ -121,19 +121,19 @@ statuses! {
         connect a new queue pair";
     /// Something else.
     General = 21, "general error", "the driver gave no reason: see its vendor code";
-    /// Its deadline has passed.
+    /// The deadline of the request has passed.
     TimedOut = 256, "timed out",
         "the deadline of the request has passed, and nobody waits for it any more; but the device is not done \
          with it: its data may still arrive, here or at the peer, so leave its memory alone while the queue \
          pair lives. Wait longer, or make a new queue pair";
-    /// It was given up.
+    /// The request was canceled.
     Canceled = 257, "canceled",
         "the request was canceled, and nobody waits for it any more; but the device is not done with it: its \
          data may still arrive, here or at the peer, so leave its memory alone while the queue pair lives";
 }
 
 impl Status {
-    /// What happened to a request of that kind, and what to do.
+    /// Returns what happened to a request of that kind, and what to do.
     pub(crate) fn explanation_for(self, opcode: Opcode) -> &'static str {
         let is_receive = matches!(opcode, Opcode::Recv | Opcode::RecvWriteImm);
         match self {
@@ -151,14 +151,14 @@ impl Status {
         }
     }
 
-    /// Whether the device may still be at work on a request that ended so: see [`Self::TimedOut`]
-    /// and [`Self::Canceled`].
+    /// Returns true if the device may still be at work on a request that ended so: see
+    /// [`Self::TimedOut`] and [`Self::Canceled`].
     pub fn is_unfinished(self) -> bool {
         matches!(self, Self::TimedOut | Self::Canceled)
     }
 }
 
-/// What a send request is to do.
+/// The operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "ibv_wr_opcode")]
 #[non_exhaustive]
@@ -209,7 +209,7 @@ pub(crate) fn completed_opcode(opcode: u8) -> u8 {
     }
 }
 
-/// What a completed request was. Valid for failed requests too.
+/// The kind of a completed request. It is valid for failed requests too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Opcode {

@@ -76,7 +76,7 @@ const WRITES: u32 = 3;
 /// Entries that an end needs in its completion queue.
 pub const ENTRIES: u32 = CHUNKS * (WRITES + 1);
 
-/// What was sent and what came back, as counts of bytes.
+/// The bytes that were sent and that came back, as counts.
 #[derive(Debug)]
 struct Credit {
     /// Bytes that may be under way.
@@ -129,7 +129,7 @@ impl Credit {
     }
 }
 
-/// What arrived and what was taken of it.
+/// The bytes that arrived and that were taken, as counts.
 #[derive(Debug)]
 struct Arrived {
     capacity: u64,
@@ -491,17 +491,17 @@ impl Sender {
         self.timeout = timeout.unwrap_or(Duration::MAX);
     }
 
-    /// Bytes that were sent and not yet taken, as far as is known here.
+    /// Returns the bytes that were sent and not yet taken, as far as is known here.
     pub fn in_flight(&self) -> u64 {
         self.credit.sent - self.credit.taken
     }
 
-    /// Bytes that can be in flight.
+    /// Returns the bytes that can be in flight.
     pub fn capacity(&self) -> u64 {
         self.credit.capacity
     }
 
-    /// Its queue pair.
+    /// Returns its queue pair.
     pub fn qp(&self) -> &Qp<Rc> {
         &self.end.qp
     }
@@ -576,7 +576,7 @@ impl PreparedReceiver {
         })
     }
 
-    /// The ring, as the sender has to know it.
+    /// Returns the grant of the ring, as the sender has to know it.
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
@@ -662,7 +662,7 @@ impl Receiver {
         self.arrived.ready()
     }
 
-    /// Its queue pair.
+    /// Returns its queue pair.
     pub fn qp(&self) -> &Qp<Rc> {
         &self.end.qp
     }

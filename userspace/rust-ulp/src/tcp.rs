@@ -35,11 +35,11 @@ use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
-/// How long an exchange may take, from the connection to the point where both sides are ready,
+/// The time limit of an exchange, from the connection to the point where both sides are ready,
 /// unless said otherwise: 10 seconds.
 pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long [`PreparedQp::accept_tcp`] waits for somebody to connect: 60 seconds.
+/// The time that [`PreparedQp::accept_tcp`] waits for a peer to connect: 60 seconds.
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the host of a peer may be silent before the connection to it has failed. It is asked
@@ -62,14 +62,14 @@ pub struct Peer {
     pub addr: SocketAddr,
     /// Its end of the connection.
     pub endpoint: Endpoint,
-    /// What it granted, with the rights, in the order in which it did.
+    /// Its grants with their rights, in the order in which it passed them.
     pub grants: Vec<RemoteSlice>,
     /// Open as long as one of the two sides has use for the other: see [`Self::wait_gone`].
     tcp: Arc<TcpStream>,
 }
 
 impl Peer {
-    /// The peer's grant number `index`, from 0.
+    /// Returns the peer's grant number `index`, from 0.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Peer {
         }
     }
 
-    /// Does what [`Self::wait_gone`] does in a task, without a time limit. Needs the feature `tokio`
+    /// Waits as [`Self::wait_gone`], in a task and without a time limit. Needs the feature `tokio`
     /// or `smol`.
     ///
     /// It is cancel-safe.
@@ -347,7 +347,7 @@ fn peer(stream: Stream, hello: &Hello) -> Peer {
     }
 }
 
-/// How [`PreparedQp::connect_tcp_with`] connects.
+/// Options of [`PreparedQp::connect_tcp_with`].
 #[derive(Clone, Copy, Debug)]
 pub struct TcpOptions {
     timeout: Duration,
@@ -364,12 +364,12 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
-    /// A time limit of [`EXCHANGE_TIMEOUT`], and the first refusal fails.
+    /// Returns options with a time limit of [`EXCHANGE_TIMEOUT`], and the first refusal fails.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How long everything together may take; [`EXCHANGE_TIMEOUT`] unless said.
+    /// Sets the time limit of everything together. The default is [`EXCHANGE_TIMEOUT`].
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -503,7 +503,7 @@ impl<T: Connected> PreparedQp<T> {
         self.connect_tcp_with(addr, grants, TcpOptions::new())
     }
 
-    /// The same as [`Self::connect_tcp`], with options.
+    /// Connects as [`Self::connect_tcp`], with options.
     ///
     /// # Errors
     ///
@@ -520,10 +520,11 @@ impl<T: Connected> PreparedQp<T> {
         }
     }
 
-    /// The same as [`Self::connect_tcp_with`] in a task. Needs the feature `tokio` or `smol`.
+    /// Connects as [`Self::connect_tcp_with`], in a task. Needs the feature `tokio` or `smol`.
     ///
-    /// It takes addresses, since looking up names would block, and tries one after the other. A helper
-    /// thread does the one step that may sleep: the kernel resolves the peer's address there.
+    /// It takes addresses, since looking up names would block, and tries one after the other. A
+    /// helper thread does the one step that may sleep: the kernel resolves the peer's address
+    /// there.
     ///
     /// Dropping the future hangs up and drops the queue pair, which a helper thread may keep until
     /// the kernel has resolved the address.
@@ -666,7 +667,7 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     ///
     /// # Errors
     ///
@@ -677,7 +678,7 @@ impl Listener {
             .map_err(tcp("asking for the address", None))
     }
 
-    /// Waits for somebody who connects. What they have to say is not waited for here: a slow peer
+    /// Waits for a peer that connects. Its message is not waited for here: a slow peer
     /// delays nobody if [`Incoming::accept`] is called on a thread of its own.
     ///
     /// # Errors
@@ -752,7 +753,7 @@ pub struct AsyncListener {
 
 #[cfg(any(feature = "smol", feature = "tokio"))]
 impl AsyncListener {
-    /// Where it listens.
+    /// Returns the address at which it listens.
     ///
     /// # Errors
     ///
@@ -761,7 +762,7 @@ impl AsyncListener {
         self.listener.local_addr()
     }
 
-    /// Waits for somebody who connects.
+    /// Waits for a peer that connects.
     ///
     /// # Errors
     ///
@@ -812,7 +813,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Where it came from.
+    /// Returns the peer's TCP address.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -838,7 +839,7 @@ impl Incoming {
         self.accept_within(qp, grants, EXCHANGE_TIMEOUT)
     }
 
-    /// The same as [`Self::accept`], with another time limit.
+    /// Accepts as [`Self::accept`], with another time limit.
     ///
     /// # Errors
     ///
@@ -852,7 +853,7 @@ impl Incoming {
         wait::run(self.accept_by(Who::Thread, qp, grants, timeout))
     }
 
-    /// The same as [`Self::accept_within`] in a task. Needs the feature `tokio` or `smol`.
+    /// Accepts as [`Self::accept_within`], in a task. Needs the feature `tokio` or `smol`.
     ///
     /// Dropping the future hangs up and drops the queue pair, which a helper thread may keep until
     /// the kernel has resolved the peer's address.
@@ -908,7 +909,7 @@ impl Incoming {
         Ok((stream, theirs))
     }
 
-    /// Tells it that there will be no connection.
+    /// Refuses the peer and tells it the reason.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use crate::sealed;
 use crate::wire::TransportType;
 use std::fmt;
 
-/// How a queue pair talks to its peers: [`Rc`](crate::qp::Rc), [`Uc`](crate::qp::Uc) or [`Ud`].
+/// The transport of a queue pair: [`Rc`](crate::qp::Rc), [`Uc`](crate::qp::Uc) or [`Ud`].
 pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
     /// As the ABI has it.
     #[doc(hidden)]
@@ -19,7 +19,7 @@ pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
     #[doc(hidden)]
     const TYPE: TransportType;
 
-    /// What a queue pair knows of the other end.
+    /// The type of the other end.
     #[doc(hidden)]
     type Peer: Copy + fmt::Debug + std::marker::Send + Sync + 'static;
 
@@ -34,7 +34,7 @@ pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
 
 /// A transport with one peer: [`Rc`](crate::qp::Rc) or [`Uc`](crate::qp::Uc).
 pub trait Connected: Transport<Peer = Endpoint> {
-    /// Whether the peer acknowledges what arrives.
+    /// True if the peer acknowledges what arrives.
     #[doc(hidden)]
     const RELIABLE: bool;
 }

@@ -118,7 +118,7 @@ impl RingBuilder {
     }
 }
 
-/// What an entry refers to, until it has completed.
+/// The objects that an entry refers to, until it has completed.
 #[derive(Debug, Default)]
 struct Slot {
     wr_id: u64,
@@ -135,7 +135,7 @@ struct Slot {
     memory: Memory,
 }
 
-/// What the kernel reads after the entry was submitted.
+/// The memory that the kernel reads after the entry was submitted.
 #[derive(Debug, Default)]
 struct Memory {
     sges: Vec<abi::Sge>,
@@ -151,7 +151,7 @@ struct Memory {
 pub struct Cqe {
     /// The `wr_id` of the request or batch.
     pub wr_id: u64,
-    /// How it ended; [`Completion::ok`] tells whether a request succeeded. If nothing was posted,
+    /// The outcome; [`Completion::ok`] tells whether a request succeeded. If nothing was posted,
     /// this is the error of [`Qp::post`](crate::Qp::post), or `ECANCELED` if an earlier entry of its
     /// chain failed. A batch that succeeded has a completion with its `wr_id` alone. Another one has
     /// [`Error::Batch`] with the request that comes first in the batch of those that failed or were
@@ -488,10 +488,10 @@ impl Drop for Ring {
     }
 }
 
-/// What failed when a wait did.
+/// The name of a wait in errors.
 const WAITING: &str = "waiting for completions of a ring";
 
-/// How long one call may sleep: every kernel takes that.
+/// The longest sleep of one call, which every kernel takes.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 fn failed(error: &std::io::Error) -> Error {
@@ -500,7 +500,7 @@ fn failed(error: &std::io::Error) -> Error {
 }
 
 impl Slot {
-    /// What the completion says, which also frees the slot.
+    /// Returns the completion, and frees the slot.
     fn finish(&mut self, res: i32, extra: u64) -> Cqe {
         let wr_id = self.wr_id;
         let result = match self.device.take() {

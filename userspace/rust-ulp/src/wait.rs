@@ -29,7 +29,7 @@ use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Who waits.
+/// The waiter: a thread, or a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Thread,
@@ -50,8 +50,8 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Runs `work`, which may sleep: in this thread, or in a thread of its own while a task waits. If the
-/// future is dropped, that thread runs on to the end of `work`.
+/// Runs `work`, which may sleep: in this thread, or in a thread of its own while a task waits. If
+/// the future is dropped, that thread runs on to the end of `work`.
 pub(crate) async fn blocking<T: Send + 'static>(
     who: Who,
     work: impl FnOnce() -> T + Send + 'static,

@@ -95,21 +95,21 @@ impl TransportType {
     }
 }
 
-/// Who one side is.
+/// The parameters of one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The type of its queue pair.
     pub transport: TransportType,
     /// Its end of the connection.
     pub endpoint: Endpoint,
-    /// What it grants, with the rights.
+    /// Its grants, with their rights.
     pub grants: Vec<RemoteSlice>,
 }
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Who the sender is.
+    /// The parameters of the sender.
     Hello(Hello),
     /// The sender wants no connection.
     Refusal(Refusal),
@@ -117,7 +117,7 @@ pub enum Message {
     Ready,
 }
 
-/// What follows a header.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     kind: u16,
@@ -271,12 +271,12 @@ fn encode_grants<'a>(grants: impl Iterator<Item = &'a RemoteSlice>, out: &mut Ve
     }
 }
 
-/// What goes along with a request, acceptance or rejection of the connection manager.
+/// Private data of a request, acceptance or rejection of the connection manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrivateData {
-    /// What the sender grants, with the rights; at most 15.
+    /// The sender's grants, with their rights; at most 15.
     pub grants: Vec<RemoteSlice>,
-    /// What else it says; at most 255 bytes.
+    /// Further data of the program; at most 255 bytes.
     pub data: Vec<u8>,
 }
 

@@ -22,7 +22,7 @@ pub use crate::status::WrOpcode;
 /// Bytes of a message, at most.
 const MAX_MESSAGE: u32 = 1 << 31;
 
-/// Where a request's data is.
+/// The place of a request's data.
 #[derive(Clone, Debug)]
 pub(crate) enum Local<'a> {
     None,
@@ -75,7 +75,7 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Its completion is waited for, by this number.
+    /// Sets the number by which its completion is waited for, and makes it signaled.
     #[inline]
     pub(crate) fn tracked(mut self, wr_id: u64) -> Self {
         self.user_data = wr_id;
@@ -228,14 +228,14 @@ fn at_most(max: u32, what: &'static str, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a connected queue pair of transport `T` can post. The builders of this crate are that.
+/// A request that a connected queue pair of transport `T` can post: the builders of this module.
 pub trait Post<'a, T: Transport>: Into<Request<'a>> + sealed::Sealed {}
 
 /// A queue with a request that it takes, for [`DeviceBatch`](crate::DeviceBatch): a
 /// [`Qp`](crate::Qp) with whatever it can post, a [`PreparedQp`](crate::PreparedQp) or a
 /// [`Srq`](crate::Srq) with a [`Recv`].
 pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
-    /// Where it goes.
+    /// Returns the queue as posting needs it.
     #[doc(hidden)]
     fn target(queue: &Q) -> Target<'_>;
 }
@@ -244,11 +244,11 @@ pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
 /// [`PreparedQp`](crate::PreparedQp) or a [`Srq`](crate::Srq).
 #[cfg(any(feature = "smol", feature = "tokio"))]
 pub trait RequestQueue: sealed::Sealed {
-    /// What keeps it from being destroyed.
+    /// Returns a reference that keeps the queue from being destroyed.
     #[doc(hidden)]
     fn keep(&self) -> Arc<dyn std::any::Any + std::marker::Send + Sync>;
 
-    /// Where its receives, or its sends, complete.
+    /// Returns the completion queue of its receives or sends.
     #[doc(hidden)]
     fn completes_to(&self, receives: bool) -> &crate::cq::Cq;
 }
@@ -274,7 +274,7 @@ pub struct Target<'q> {
 macro_rules! common {
     ($name:ident) => {
         impl<'a> $name<'a> {
-            /// A number of the caller's, which comes back in the completion; 0 unless said.
+            /// Sets a number of the caller's, which the completion carries. The default is 0.
             #[inline]
             pub fn wr_id(mut self, wr_id: u64) -> Self {
                 self.request.user_data = wr_id;
@@ -308,9 +308,9 @@ macro_rules! send_side {
         common!($name);
 
         impl<'a> $name<'a> {
-            /// Whether it makes a completion when it succeeds; true unless said. It makes one when
-            /// it fails in any case. A queue pair whose requests are all unsignaled fills up: the
-            /// slots of unsignaled requests are free again when a later signaled one completes.
+            /// Sets whether it makes a completion when it succeeds: true unless said. It makes one
+            /// when it fails in any case. A queue pair whose requests are all unsignaled fills up:
+            /// the slots of unsignaled requests are free again when a later signaled one completes.
             ///
             /// A signaled request that has succeeded says that all unsignaled ones that were posted
             /// before it to the same queue pair have succeeded, too: sends of a queue pair complete
@@ -328,7 +328,7 @@ macro_rules! send_side {
 macro_rules! fenced {
     ($name:ident) => {
         impl<'a> $name<'a> {
-            /// Starts only after the reads and atomics posted before it are done.
+            /// Has it start only after the reads and atomics that were posted before it are done.
             #[doc(alias = "RUST_ULP_SEND_FENCE")]
             #[inline]
             pub fn fenced(mut self) -> Self {
@@ -493,7 +493,7 @@ impl<'a> Send<'a> {
         Self::with(Local::None)
     }
 
-    /// The peer's completion gets this number (in host order on both sides).
+    /// Sets a number that the peer's completion carries, in host order on both sides.
     #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
         self.request.opcode = abi::WR_SEND_WITH_IMM;
@@ -579,7 +579,7 @@ impl<'a> SendTo<'a> {
         Self::with(Local::None, to)
     }
 
-    /// The receiver's completion gets this number (in host order on both sides).
+    /// Sets a number that the receiver's completion carries, in host order on both sides.
     #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
         self.request.opcode = abi::WR_SEND_WITH_IMM;

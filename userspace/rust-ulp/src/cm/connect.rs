@@ -63,7 +63,7 @@ impl PreparedQp<Rc> {
         }
     }
 
-    /// Does what [`Self::connect_cm`] does in a task. Needs the feature `tokio` or `smol`.
+    /// Connects as [`Self::connect_cm`], in a task. Needs the feature `tokio` or `smol`.
     ///
     /// Dropping the future gives the attempt up, and drops the queue pair.
     ///

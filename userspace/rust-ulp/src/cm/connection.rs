@@ -20,18 +20,18 @@ use crate::transport::Rc;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What the kernel says of a [`Connection`].
+/// The state of a [`Connection`], as the kernel has it.
 #[doc(alias = "rust_ulp_conn_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionInfo {
-    /// What it is in.
+    /// Its state.
     pub state: State,
     /// This side's address.
     pub local: SocketAddr,
     /// The other side's address.
     pub peer: SocketAddr,
-    /// What was agreed.
+    /// The parameters that both sides agreed on.
     pub params: Params,
     /// Number of the peer's queue pair.
     pub peer_qp_num: u32,
@@ -85,12 +85,12 @@ impl Connection {
         })
     }
 
-    /// Its queue pair.
+    /// Returns its queue pair.
     pub fn qp(&self) -> &Qp<Rc> {
         &self.inner.qp
     }
 
-    /// This side's address.
+    /// Returns this side's address.
     pub fn local_addr(&self) -> SocketAddr {
         self.inner.parts.local
     }
@@ -100,12 +100,12 @@ impl Connection {
         self.inner.parts.peer
     }
 
-    /// What was agreed.
+    /// Returns the parameters that both sides agreed on.
     pub fn params(&self) -> Params {
         Params::new(&self.inner.parts.param)
     }
 
-    /// What the peer said when it accepted, or with its request.
+    /// Returns the private data of the peer's acceptance or request.
     pub fn private(&self) -> &Private {
         &self.inner.parts.private
     }
@@ -125,7 +125,7 @@ impl Connection {
         self.device_inner().call(&mut arg)
     }
 
-    /// What the kernel says of it.
+    /// Asks the kernel for its state.
     ///
     /// # Errors
     ///

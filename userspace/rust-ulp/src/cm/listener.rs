@@ -26,12 +26,12 @@ use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
-/// What the kernel says of a [`Listener`].
+/// The state of a [`Listener`], as the kernel has it.
 #[doc(alias = "rust_ulp_conn_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerInfo {
-    /// Where it listens.
+    /// The address at which it listens.
     pub local: SocketAddr,
     /// Requests that were not taken.
     pub waiting: u32,
@@ -117,7 +117,7 @@ impl Listener {
         Self::bind_with(device, addr, backlog, 0)
     }
 
-    /// The same as [`Self::bind`], with a value that events about the listener carry
+    /// Listens as [`Self::bind`], with a value that events about the listener carry
     /// ([`Event::user_data`](crate::events::Event::user_data)).
     ///
     /// # Errors
@@ -146,7 +146,7 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.inner.local
     }
@@ -194,7 +194,7 @@ impl Listener {
         })
     }
 
-    /// What the kernel says of it.
+    /// Asks the kernel for its state.
     ///
     /// # Errors
     ///

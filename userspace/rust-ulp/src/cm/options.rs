@@ -13,10 +13,10 @@ use crate::wire;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long connecting and accepting may take unless said otherwise.
+/// The default time limit of connecting and accepting.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What one side says along with a request, an acceptance or a rejection.
+/// The private data of a request, an acceptance or a rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Saying {
     Form(wire::PrivateData),
@@ -40,7 +40,7 @@ impl Saying {
         *self = Self::Form(form);
     }
 
-    /// As the ABI has it: the bytes, and how many there are.
+    /// Returns the bytes, as the ABI has them, and how many there are.
     pub(super) fn encode(&self, max: usize) -> Result<([u8; abi::CM_PRIVATE_MAX], u32)> {
         let bytes = match self {
             Self::Form(form) => form.encode(),
@@ -94,7 +94,7 @@ macro_rules! options {
                 }
             }
 
-            /// How long it may take; [`TIMEOUT`] unless said.
+            /// Sets the time limit. The default is [`TIMEOUT`].
             pub fn timeout(mut self, timeout: Duration) -> Self {
                 self.timeout = timeout;
                 self
@@ -138,19 +138,19 @@ macro_rules! options {
 }
 
 options! {
-    /// How [`PreparedQp::connect_cm`] connects.
+    /// Options of [`PreparedQp::connect_cm`].
     #[doc(alias = "rust_ulp_connect")]
     ConnectOptions { source: Option<SocketAddr> }, "56", "2"
 }
 
 options! {
-    /// How [`Request::accept`] accepts.
+    /// Options of [`Request::accept`].
     #[doc(alias = "rust_ulp_accept")]
     AcceptOptions {}, "196", "8"
 }
 
 impl ConnectOptions {
-    /// The address to connect from, with port 0 for any; as the route says unless said.
+    /// Sets the address to connect from, with port 0 for any. The default is that of the route.
     pub fn source(mut self, addr: SocketAddr) -> Self {
         self.source = Some(addr);
         self

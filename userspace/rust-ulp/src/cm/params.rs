@@ -9,7 +9,7 @@ use crate::params::{AckTimeout, Retries, RnrRetries, TrafficClass};
 use crate::qp::PreparedQp;
 use crate::transport::Rc;
 
-/// What both sides agreed on, or what one asks for.
+/// Parameters of a connection: those that both sides agreed on, or that one asks for.
 ///
 /// The requester's retries hold for both ends. How often an end repeats what found no receive, the
 /// other end says: [`QpBuilder::rnr_retry`](crate::qp::QpBuilder::rnr_retry) is what it tells its
@@ -22,17 +22,17 @@ pub struct Params {
     pub responder: u8,
     /// Reads and atomics that this side has under way at a time.
     pub initiator: u8,
-    /// How often to repeat what was not acknowledged.
+    /// How often a request is repeated that is not acknowledged.
     pub retry_cnt: Retries,
-    /// How often to repeat what found no receive.
+    /// How often a request is repeated that finds no receive.
     pub rnr_retry: RnrRetries,
-    /// How long to wait for an acknowledgement, if it was said.
+    /// How long an end waits for an acknowledgement, if the manager told it.
     pub timeout: Option<AckTimeout>,
     /// DSCP and ECN, if they were said.
     pub traffic_class: Option<TrafficClass>,
     /// Bytes per packet, if they were said.
     pub path_mtu: Option<Mtu>,
-    /// What the peer may do.
+    /// The rights of the peer.
     pub access: Access,
     /// End-to-end flow control.
     pub flow_control: bool,
@@ -55,7 +55,7 @@ impl Params {
     }
 }
 
-/// What a queue pair was built for.
+/// Returns the parameters for which a queue pair was built.
 pub(super) fn param(qp: &PreparedQp<Rc>, flow_control: bool) -> abi::ConnParam {
     let (params, end) = (qp.params(), qp.endpoint());
     let mut flags = 0;

@@ -9,7 +9,7 @@ use crate::wire;
 use std::fmt;
 
 impl Private {
-    /// What they say in the form of this crate.
+    /// Decodes the form of this crate.
     ///
     /// # Errors
     ///

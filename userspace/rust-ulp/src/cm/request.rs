@@ -47,17 +47,17 @@ impl Request {
         }
     }
 
-    /// Where it comes from.
+    /// Returns the peer's address.
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Where it came to.
+    /// Returns this side's address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// What it asks for, as seen from here.
+    /// Returns the parameters that it asks for, as seen from here.
     pub fn params(&self) -> Params {
         Params::new(&self.param)
     }
@@ -67,7 +67,7 @@ impl Request {
         self.peer_qp_num
     }
 
-    /// What it said.
+    /// Returns its private data.
     pub fn private(&self) -> &Private {
         &self.private
     }
@@ -109,7 +109,7 @@ impl Request {
         }
     }
 
-    /// Does what [`Self::accept`] does in a task. Needs the feature `tokio` or `smol`.
+    /// Accepts as [`Self::accept`], in a task. Needs the feature `tokio` or `smol`.
     ///
     /// Dropping the future rejects the peer or hangs up, and drops the queue pair.
     ///
@@ -157,7 +157,7 @@ impl Request {
         self.device.call(&mut arg)
     }
 
-    /// Tells it no, with at most 148 bytes that say why.
+    /// Rejects the request, with at most 148 bytes of private data.
     ///
     /// # Errors
     ///

@@ -9,12 +9,12 @@ use crate::device::DeviceInner;
 use crate::error::Result;
 use crate::sys::Command;
 
-/// What a [`Connection`] is in.
+/// The state of a [`Connection`].
 #[doc(alias = "RUST_ULP_CONN")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum State {
-    /// It waits for requests: a listener.
+    /// A listener waits for requests.
     Listening,
     /// A request, neither accepted nor rejected.
     Requested,

@@ -23,7 +23,7 @@ plain!(Query Attach DeviceQuery PortQuery PkeyQuery PdCreate CqCreate QpCreate Q
     BufferCreate BufferImport BufferQuery GrantCreate GrantQuery AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
     Connect ConnWait Disconnect ConnQuery Destroy Cancel CqEventfd);
 
-/// What answers in place of the kernel in unit tests.
+/// The stand-in for the kernel in unit tests.
 #[cfg(test)]
 pub(crate) trait FakeKernel: std::fmt::Debug + Send + Sync {
     /// Carries out the command `name`, whose struct is `arg`.

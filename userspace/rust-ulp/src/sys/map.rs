@@ -53,7 +53,7 @@ impl Mapping {
         Self::shared(file, offset, len, true)
     }
 
-    /// The same, to be read, and written only if `writable`.
+    /// Maps as [`Self::new`], to be read, and written only if `writable`.
     pub(crate) fn shared(
         file: &impl AsFd,
         offset: u64,
@@ -147,8 +147,8 @@ impl Mapping {
         Ok(map)
     }
 
-    /// Whether the memory may be stored to. A store to memory that is mapped for reading raises a
-    /// signal.
+    /// Returns true if the memory may be stored to. A store to memory that is mapped for reading
+    /// raises a signal.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }

@@ -20,7 +20,7 @@ pub(crate) struct Uring {
     links: bool,
 }
 
-/// What a completion of a [`Uring`] says.
+/// A completion of a [`Uring`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UringCqe {
     pub(crate) user_data: u64,
@@ -89,8 +89,9 @@ impl Uring {
         self.staged.drain(..).map(|entry| entry.get_user_data())
     }
 
-    /// Has the next command that is added start only when the last one has succeeded. Without a next
-    /// one before [`Self::put`] there is no link: the kernel would link it to whatever comes next.
+    /// Has the next command that is added start only when the last one has succeeded. Without a
+    /// next one before [`Self::put`] there is no link: the kernel would link it to whatever comes
+    /// next.
     pub(crate) fn link(&mut self) {
         self.links = !self.staged.is_empty();
     }
