@@ -661,7 +661,10 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::EBADF => "the file descriptor is not open",
         libc::EBADFD => "the object is of another type",
         libc::ECANCELED => "an earlier request of its chain did not succeed, or the ring ended",
-        libc::EDQUOT => "over a limit of queue entries per open file, or of the rdma cgroup",
+        libc::EDQUOT => {
+            "over a limit of this open file (module parameter max_entries), of this user (max_user_objects, \
+             max_user_queues) or of the rdma cgroup"
+        }
         libc::EFAULT => "an address that cannot be read or written",
         libc::EINTR => "a signal came: try again",
         libc::EIO => {

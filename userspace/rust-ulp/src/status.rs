@@ -84,7 +84,7 @@ statuses! {
     /// The peer could not take the request.
     RemoteInvalidRequest = 9, "remote invalid request",
         "the peer's queue pair does not take such a request: its receive is too small for the message, and \
-         fails with this status too; or it does not allow the operation (access flags, responder resources)";
+         completes there with status 1; or it does not allow the operation (access flags, responder resources)";
     /// The peer's memory was not ours to use.
     RemoteAccess = 10, "remote access error",
         "the peer's memory refused the access: a wrong or revoked rkey, an address or length outside \
