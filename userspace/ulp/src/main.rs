@@ -21,6 +21,7 @@ mod diagnose;
 mod ethtool;
 mod generate;
 mod kv;
+mod lang;
 mod listen;
 mod netlink;
 mod pingpong;

@@ -4,6 +4,7 @@
 //! mistakes. `steps/en.txt` and `steps/zh.txt` have the texts.
 
 use crate::args::{address, size_u32, DeviceArg};
+use crate::lang::{Lang, LangArg, Texts};
 use crate::listen::Listener;
 use crate::output::print;
 use crate::{netlink, wire};
@@ -33,6 +34,8 @@ const ACK: Duration = Duration::from_millis(500);
 const RETRIES: u8 = 3;
 /// Reads of a burst.
 const BURST: u64 = 8;
+
+const TEXTS: Texts = [include_str!("steps/en.txt"), include_str!("steps/zh.txt")];
 
 /// Arguments of `ulp steps`.
 #[derive(Debug, Args)]
@@ -104,9 +107,8 @@ impl Data {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Language of the explanations.
-    #[arg(long, value_enum, default_value_t = Lang::En)]
-    lang: Lang,
+    #[command(flatten)]
+    lang: LangArg,
     /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
@@ -115,26 +117,6 @@ struct Common {
     gid_index: Option<u8>,
     #[command(flatten)]
     device: DeviceArg,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Lang {
-    En,
-    Zh,
-}
-
-impl Lang {
-    /// Returns the text of a key.
-    fn text(self, key: &str) -> &'static str {
-        let texts = match self {
-            Self::En => include_str!("steps/en.txt"),
-            Self::Zh => include_str!("steps/zh.txt"),
-        };
-        let mut lines = texts.lines().filter_map(|line| line.split_once(" = "));
-        lines
-            .find(|(name, _)| *name == key)
-            .map_or("", |(_, text)| text)
-    }
 }
 
 /// A classic mistake.
@@ -232,7 +214,7 @@ impl Teller {
     /// Prints the title of a step, and the functions of libibverbs that it stands for.
     fn step(&mut self, key: &str, verbs: &str) -> Result<()> {
         self.step += 1;
-        let title = self.lang.text(&format!("step.{key}"));
+        let title = self.lang.text(TEXTS, &format!("step.{key}"));
         let verbs = if verbs.is_empty() {
             String::new()
         } else {
@@ -243,7 +225,7 @@ impl Teller {
 
     /// Prints a parameter, its value, and its meaning.
     fn value(&self, name: &str, value: impl Display) -> Result<()> {
-        self.explained(name, value, self.lang.text(name))
+        self.explained(name, value, self.lang.text(TEXTS, name))
     }
 
     fn explained(&self, name: &str, value: impl Display, meaning: &str) -> Result<()> {
@@ -325,7 +307,7 @@ impl End {
     /// Creates all objects that do not depend on the peer.
     fn make(common: &Common) -> Result<Self> {
         let mut t = Teller {
-            lang: common.lang,
+            lang: common.lang.get(),
             step: 0,
         };
         t.step("devices", "ibv_get_device_list")?;
@@ -429,7 +411,7 @@ impl End {
     fn told(&self, hello: &Hello) -> Result<(Endpoint, RemoteSlice)> {
         let t = &self.teller;
         t.value("qp_num, psn", format!("{}, {:#x}", hello.qp_num, hello.psn))?;
-        t.explained("GID", &hello.gid, t.lang.text("peer GID"))?;
+        t.explained("GID", &hello.gid, t.lang.text(TEXTS, "peer GID"))?;
         t.value(
             "rkey, addr, len",
             format!("{:#x}, {:#x}, {}", hello.rkey, hello.addr, hello.len),
@@ -570,19 +552,15 @@ fn explain(
     connected: &Connected,
     done: &Completion,
 ) -> Result<()> {
-    let text = |part: &str| t.lang.text(&format!("{}.{part}", mistake.name()));
+    let text = |part: &str| t.lang.text(TEXTS, &format!("{}.{part}", mistake.name()));
     let (made, symptom, cure) = (text("mistake"), text("symptom"), text("cure"));
     t.step("wrong", "")?;
     t.state(connected.qp.query()?.state)?;
     t.value("mistake", made)?;
-    let meaning = match t.lang {
-        Lang::En => done.status.explanation(),
-        Lang::Zh => "完成状态，即 enum ib_wc_status",
-    };
     t.explained(
         "status",
         format!("{} ({})", done.status.name(), done.status.code()),
-        meaning,
+        t.lang.status(done.status),
     )?;
     t.value("counters", connected.counted()?)?;
     t.value("symptom", symptom)?;
@@ -752,19 +730,11 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
-
-    fn keys(text: &str) -> BTreeSet<&str> {
-        text.lines()
-            .filter(|line| !line.starts_with('#'))
-            .filter_map(|line| Some(line.split_once(" = ")?.0))
-            .collect()
-    }
+    use crate::lang::keys;
 
     #[test]
     fn both_languages_have_the_same_keys() {
-        let english = keys(include_str!("steps/en.txt"));
-        assert_eq!(english, keys(include_str!("steps/zh.txt")));
+        let english = keys(TEXTS);
         for mistake in Mistake::value_variants() {
             for part in ["mistake", "symptom", "cure"] {
                 let key = format!("{}.{part}", mistake.name());
@@ -788,7 +758,7 @@ mod tests {
                     continue;
                 };
                 let key = format!("{prefix}{}", name.split('"').next().unwrap_or_default());
-                assert!(!Lang::En.text(&key).is_empty(), "{key}");
+                assert!(!Lang::En.text(TEXTS, &key).is_empty(), "{key}");
                 found += 1;
             }
         }
