@@ -61,7 +61,7 @@ advice! {
             "compare Device::default_gid() at both ends with Qp::peer(): both GIDs have to be of one type, RoCE v1 or v2, \
              and their addresses have to reach each other (ping -I); QpBuilder::gid() takes another";
         "RoCE v2's packets do not get through" =>
-            "let UDP port 4791 through the firewalls of both hosts and between them; look with tcpdump at both ends";
+            "let UDP port 4791 through the firewalls of both hosts and between them; look with ulp sniff at both ends";
         "the path loses packets: congestion without flow control" =>
             "see whether `rdma statistic` and the network interfaces count drops and repeats; turn on PFC or ECN in \
              the switches, or lower the load";
@@ -200,7 +200,7 @@ impl RetryCause {
             ),
             Self::Blocked => (
                 "RoCE v2 packets do not get through",
-                "let UDP port 4791 through the firewalls of both hosts and between them; look with tcpdump at both ends",
+                "let UDP port 4791 through the firewalls of both hosts and between them; look with ulp sniff at both ends",
             ),
         };
         Cause { what, cure }

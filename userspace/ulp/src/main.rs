@@ -29,6 +29,7 @@ mod rdma;
 mod rping;
 mod schema;
 mod show;
+mod sniff;
 mod steps;
 mod system;
 mod top;
@@ -66,6 +67,8 @@ enum Command {
     Diagnose(diagnose::Diagnose),
     /// Makes a connection step by step and explains each step, or makes a classic mistake.
     Steps(steps::Steps),
+    /// Prints the RoCE v2 packets of an interface, each with its meaning, and writes a pcap file.
+    Sniff(sniff::Sniff),
     /// Exchanges messages with ibv_rc_pingpong and its like, with rdma_client, or with itself.
     Pingpong(pingpong::Pingpong),
     /// Exchanges data with rping, as its server or its client.
@@ -105,6 +108,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Top(top) => top.run(),
         Command::Diagnose(diagnose) => diagnose.run(),
         Command::Steps(steps) => steps.run(),
+        Command::Sniff(sniff) => sniff.run(),
         Command::Pingpong(pingpong) => pingpong.run(),
         Command::Rping(rping) => rping.run(),
         Command::Kv(kv) => kv.run(),
@@ -169,6 +173,10 @@ mod tests {
         ("devices --format xml", "'xml' for '--format"),
         ("counters --watch soon", "'soon' for '--watch"),
         ("diagnose --memory 2GiB", "between 1 byte and 1GiB"),
+        ("sniff nonsense", "no network interface nonsense"),
+        ("sniff -r /nonexistent", "No such file"),
+        ("sniff -r /etc/passwd", "not a pcap file"),
+        ("sniff w1 -r FILE", "cannot be used with"),
         ("top --once --sort nonsense", "'nonsense' for '--sort"),
         ("schema nonsense", "'nonsense' for '<COMMAND>"),
         ("completions nonsense", "'nonsense' for '<SHELL>"),

@@ -313,7 +313,7 @@ fn unanswered(cause: Option<RetryCause>, netdev: &str, found: &mut Findings) -> 
             "packets",
             Some(format!(
                 "at both ends, and between them: nft list ruleset; nft insert rule inet filter input udp dport 4791 \
-                 accept (firewall-cmd --add-port=4791/udp); to see where packets end: tcpdump -ni {netdev} udp port 4791"
+                 accept (firewall-cmd --add-port=4791/udp); to see where packets end: ulp sniff {netdev}"
             )),
         ),
     };

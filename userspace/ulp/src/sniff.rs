@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `ulp sniff`: the RoCE v2 packets of an interface, each decoded and explained in one line.
+
+mod packet;
+
+use crate::lang::{Lang, LangArg};
+use crate::output::{interrupts, print};
+use anyhow::{bail, ensure, Context, Result};
+use clap::Args;
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{
+    recvmsg, setsockopt, socket, sockopt, AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags,
+    SockFlag, SockProtocol, SockType,
+};
+use nix::sys::time::{TimeSpec, TimeVal};
+use packet::{Packet, TEXTS};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{IoSliceMut, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The longest frame; with offloads of the interface it may exceed its MTU.
+const FRAME: usize = 1 << 18;
+/// The requests that are remembered in order to recognize them when they come again.
+const REQUESTS: usize = 1 << 16;
+/// The first word of a pcap file with microseconds, of one with nanoseconds, and LINKTYPE_ETHERNET.
+const PCAP: u32 = 0xa1b2_c3d4;
+const PCAP_NS: u32 = 0xa1b2_3c4d;
+const ETHERNET: u32 = 1;
+
+/// Arguments of `ulp sniff`.
+#[derive(Debug, Args)]
+pub struct Sniff {
+    /// Network interface [default: all of this network namespace]
+    interface: Option<String>,
+    /// Write the packets into this file as well, for Wireshark (pcap)
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Read the packets of this file (pcap) instead of those of an interface
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["interface", "write"])]
+    read: Option<PathBuf>,
+    /// End after so many packets
+    #[arg(short = 'n', long, value_name = "COUNT")]
+    count: Option<u64>,
+    #[command(flatten)]
+    lang: LangArg,
+}
+
+/// Prints packets, and writes them to a file.
+struct Printer {
+    lang: Lang,
+    count: u64,
+    limit: u64,
+    first: Option<Duration>,
+    /// When each request was seen last, by addresses, queue pair, opcode and PSN.
+    requests: HashMap<([IpAddr; 2], u32, u8, u32), Duration>,
+    file: Option<File>,
+}
+
+impl Printer {
+    fn new(args: &Sniff) -> Result<Self> {
+        let create = |path: &PathBuf| {
+            let mut file = File::create(path)?;
+            // The magic number, version 2.4, no time zone, no accuracy.
+            let head = [PCAP_NS, 4 << 16 | 2, 0, 0, FRAME as u32, ETHERNET];
+            file.write_all(&head.map(u32::to_le_bytes).concat())?;
+            anyhow::Ok(file).with_context(|| format!("{}: cannot be written", path.display()))
+        };
+        Ok(Self {
+            lang: args.lang.get(),
+            count: 0,
+            limit: args.count.unwrap_or(u64::MAX),
+            first: None,
+            requests: HashMap::new(),
+            file: args.write.as_ref().map(create).transpose()?,
+        })
+    }
+
+    /// Returns the line of a frame, if it is a RoCE v2 packet.
+    fn line(&mut self, at: Duration, frame: &[u8]) -> Option<String> {
+        let ([from, to], packet) = Packet::decode(frame)?;
+        let since = at.saturating_sub(*self.first.get_or_insert(at));
+        let mut meaning = packet.meaning(self.lang);
+        if packet.is_request() {
+            if self.requests.len() >= REQUESTS {
+                self.requests.clear();
+            }
+            let key = ([from, to], packet.qp_num, packet.opcode, packet.psn);
+            if let Some(before) = self.requests.insert(key, at) {
+                let again = self.lang.text(TEXTS, "again");
+                let ms = at.saturating_sub(before).as_secs_f64() * 1e3;
+                meaning = format!("{again} {ms:.1} ms; {meaning}");
+            }
+        }
+        self.count += 1;
+        let since = since.as_secs_f64();
+        Some(format!("{since:>10.6} {from} > {to} {packet}: {meaning}"))
+    }
+
+    /// Takes a frame. Returns whether there are enough.
+    fn frame(&mut self, at: Duration, frame: &[u8]) -> Result<bool> {
+        let Some(line) = self.line(at, frame) else {
+            return Ok(false);
+        };
+        if let Some(file) = &mut self.file {
+            let len = frame.len() as u32;
+            let head = [at.as_secs() as u32, at.subsec_nanos(), len, len];
+            let record = [&head.map(u32::to_le_bytes).concat(), frame].concat();
+            file.write_all(&record).context("writing the pcap file")?;
+        }
+        print(&line)?;
+        Ok(self.count >= self.limit)
+    }
+}
+
+/// Opens a socket for the frames of all interfaces.
+fn open() -> Result<OwnedFd> {
+    let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC);
+    let fd = match socket(AddressFamily::Packet, kind, flags, SockProtocol::EthAll) {
+        Err(Errno::EPERM) => bail!("packets can be captured by root only (CAP_NET_RAW): use sudo"),
+        fd => fd.context("opening a packet socket")?,
+    };
+    // Without CAP_NET_ADMIN it has the usual room, and loses packets of a long burst.
+    let _ = setsockopt(&fd, sockopt::RcvBufForce, &(16 << 20));
+    setsockopt(&fd, sockopt::ReceiveTimestampns, &true)?;
+    setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(0, 200_000))?;
+    Ok(fd)
+}
+
+fn capture(args: &Sniff, printer: &mut Printer) -> Result<()> {
+    let stop = interrupts()?;
+    let index = |name: &String| {
+        let index = if_nametoindex(name.as_str());
+        index.with_context(|| {
+            format!("no network interface {name} in this network namespace; `ip link` lists them")
+        })
+    };
+    let wanted = args.interface.as_ref().map(index).transpose()?;
+    let fd = open()?;
+    let where_ = args.interface.as_deref().unwrap_or("all interfaces");
+    message!("capturing at {where_} until Ctrl-C");
+    let (mut frame, mut control) = (vec![0; FRAME], cmsg_space!(TimeSpec));
+    while !stop.load(Ordering::Relaxed) {
+        let mut parts = [IoSliceMut::new(&mut frame)];
+        let none = MsgFlags::empty();
+        let received = recvmsg(fd.as_raw_fd(), &mut parts, Some(&mut control), none);
+        let (len, from, at) = match received {
+            Err(Errno::EAGAIN | Errno::EINTR) => continue,
+            received => {
+                let received = received.context("receiving a packet")?;
+                let from: Option<LinkAddr> = received.address;
+                let at = received.cmsgs()?.find_map(|message| match message {
+                    ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
+                    _ => None,
+                });
+                (received.bytes, from, at)
+            }
+        };
+        let (Some(from), Some(at)) = (from, at) else {
+            continue;
+        };
+        // The loopback interface has each packet twice.
+        let is_copy = from.hatype() == libc::ARPHRD_LOOPBACK
+            && i32::from(from.pkttype()) == i32::from(libc::PACKET_OUTGOING);
+        let is_wanted = wanted.is_none_or(|index| from.ifindex() == index as usize);
+        let frame = frame.get(..len).unwrap_or_default();
+        if is_wanted && !is_copy && printer.frame(at, frame)? {
+            break;
+        }
+    }
+    message!("{} packets", printer.count);
+    Ok(())
+}
+
+/// Returns the frames of a pcap file, with their times.
+fn frames(mut bytes: &[u8]) -> Result<Vec<(Duration, &[u8])>> {
+    fn word(bytes: &mut &[u8]) -> Option<u32> {
+        let (first, rest) = bytes.split_first_chunk()?;
+        *bytes = rest;
+        Some(u32::from_le_bytes(*first))
+    }
+    let mut head = std::iter::from_fn(|| word(&mut bytes)).take(6);
+    let unit = match head.next() {
+        Some(PCAP) => 1000,
+        Some(PCAP_NS) => 1,
+        _ => bail!("this is not a pcap file of a little-endian host; `tcpdump -w` writes one"),
+    };
+    let link = head.last();
+    ensure!(
+        link == Some(ETHERNET),
+        "its packets are not Ethernet frames"
+    );
+    let mut next = || {
+        let seconds = word(&mut bytes)?;
+        let fraction = word(&mut bytes)?.checked_mul(unit)?;
+        let (len, _) = (word(&mut bytes)?, word(&mut bytes)?);
+        let (frame, rest) = bytes.split_at_checked(len as usize)?;
+        bytes = rest;
+        let at = Duration::from_secs(seconds.into()) + Duration::from_nanos(fraction.into());
+        Some((at, frame))
+    };
+    Ok(std::iter::from_fn(&mut next).collect())
+}
+
+fn replay(path: &PathBuf, printer: &mut Printer) -> Result<()> {
+    let name = || format!("{}", path.display());
+    let mut bytes = Vec::new();
+    let mut file = File::open(path).with_context(name)?;
+    file.read_to_end(&mut bytes).with_context(name)?;
+    for (at, frame) in frames(&bytes).with_context(name)? {
+        if printer.frame(at, frame)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+impl Sniff {
+    pub fn run(self) -> Result<ExitCode> {
+        let mut printer = Printer::new(&self)?;
+        match &self.read {
+            Some(path) => replay(path, &mut printer)?,
+            None => capture(&self, &mut printer)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use super::*;
+use crate::lang::keys;
+use packet::OPERATIONS;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::process::id;
+
+/// Frames in hexadecimal, each with its line in English: milliseconds, bytes, line.
+const GOLDEN: &str = include_str!("golden.txt");
+
+fn golden() -> Vec<(Duration, Vec<u8>, &'static str)> {
+    let mut all = Vec::new();
+    let mut lines = GOLDEN.lines().filter(|line| !line.starts_with('#'));
+    while let (Some(input), Some(output)) = (lines.next(), lines.next()) {
+        let (ms, hex) = input.split_once(' ').unwrap();
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let bytes = (0..hex.len()).step_by(2).map(byte).collect();
+        let at = Duration::from_secs(1) + Duration::from_millis(ms.parse().unwrap());
+        all.push((at, bytes, output.trim()));
+    }
+    assert!(all.len() >= 16, "{}", all.len());
+    all
+}
+
+fn printer(lang: Lang) -> Printer {
+    Printer {
+        lang,
+        count: 0,
+        limit: u64::MAX,
+        first: None,
+        requests: HashMap::new(),
+        file: None,
+    }
+}
+
+#[test]
+fn each_packet_of_the_fixture_has_its_line() {
+    let mut printer = printer(Lang::En);
+    for (at, frame, want) in golden() {
+        let line = printer.line(at, &frame);
+        assert_eq!(line.as_deref().map(str::trim), Some(want));
+    }
+}
+
+#[test]
+fn each_meaning_has_a_text_in_both_languages() {
+    let keys = keys(TEXTS);
+    let others = ["cnp", "mad", "ud", "unknown", "icrc", "again"];
+    let naks = ["nak", "nak.rnr", "nak.0", "nak.1", "nak.2", "nak.3"];
+    let used = OPERATIONS.map(|(_, key)| key).into_iter();
+    let used: BTreeSet<_> = used.chain(others).chain(naks).collect();
+    assert_eq!(keys, used);
+    let mut printer = printer(Lang::Zh);
+    for (at, frame, _) in golden() {
+        let line = printer.line(at, &frame).unwrap();
+        assert!(
+            line.chars().any(|c| ('\u{4e00}'..'\u{9fff}').contains(&c)),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_changed_byte_breaks_the_icrc_unless_routers_may_change_it() {
+    let (_, frame, _) = golden().swap_remove(0);
+    let icrc = Lang::En.text(TEXTS, "icrc");
+    // The type of service, the time to live, the checksum of IP and that of UDP.
+    let free = [15, 22, 24, 25, 40, 41];
+    for at in 14..frame.len() {
+        let mut changed = frame.clone();
+        changed[at] ^= 1;
+        let Some((_, packet)) = Packet::decode(&changed) else {
+            continue;
+        };
+        let is_broken = packet.meaning(Lang::En).contains(icrc);
+        // The reserved byte of the BTH is free, too.
+        assert_eq!(
+            is_broken,
+            ![&free[..], &[46]].concat().contains(&at),
+            "{at}"
+        );
+    }
+}
+
+#[test]
+fn a_written_file_reads_the_same() {
+    let path = std::env::temp_dir().join(format!("ulp-sniff-{}.pcap", id()));
+    let args = Sniff {
+        interface: None,
+        write: Some(path.clone()),
+        read: None,
+        count: None,
+        lang: LangArg::default(),
+    };
+    let mut printer = Printer::new(&args).unwrap();
+    for (at, frame, _) in golden() {
+        assert!(!printer.frame(at, &frame).unwrap());
+        // What is not RoCE is not written.
+        assert!(!printer.frame(at, &frame[..20]).unwrap());
+    }
+    let bytes = std::fs::read(&path).unwrap();
+    let read = frames(&bytes).unwrap();
+    let want: Vec<_> = golden();
+    let want = want.iter().map(|(at, frame, _)| (*at, &frame[..]));
+    assert_eq!(read, want.collect::<Vec<_>>());
+    // A file that ends in the middle has the packets before.
+    assert_eq!(
+        frames(&bytes[..bytes.len() - 1]).unwrap().len(),
+        read.len() - 1
+    );
+    assert!(frames(&bytes[1..]).is_err());
+    assert!(frames(&bytes[..20]).is_err());
+    std::fs::remove_file(path).unwrap();
+}
+
+proptest! {
+    #[test]
+    fn nonsense_is_no_packet_or_has_a_line(bytes: Vec<u8>, at: usize, by: u8) {
+        let _ = printer(Lang::En).line(Duration::ZERO, &bytes);
+        let _ = frames(&bytes);
+        for (_, mut frame, _) in golden() {
+            let at = at % frame.len();
+            frame[at] ^= by;
+            let _ = printer(Lang::En).line(Duration::ZERO, &frame);
+            let _ = printer(Lang::En).line(Duration::ZERO, &frame[..at]);
+        }
+    }
+}
