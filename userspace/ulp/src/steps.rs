@@ -27,8 +27,8 @@ use std::time::Duration;
 const PORT: u16 = 18517;
 /// Half of the memory is for messages out, half for messages in.
 const LEN: usize = 16_384;
-/// The deadline of each step.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The deadline of each step: somebody may read what `--pause` shows.
+const PATIENCE: Duration = Duration::from_secs(1800);
 /// The timeout of an acknowledgement.
 const ACK: Duration = Duration::from_millis(500);
 const RETRIES: u8 = 3;
@@ -109,6 +109,9 @@ impl Data {
 struct Common {
     #[command(flatten)]
     lang: LangArg,
+    /// Wait for Enter before each step, so that its effects can be looked at (`ulp qp`).
+    #[arg(long)]
+    pause: bool,
     /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
@@ -207,12 +210,18 @@ fn counters(device: &str) -> Result<Vec<(String, u64)>> {
 /// Prints the steps.
 struct Teller {
     lang: Lang,
+    pause: bool,
     step: u32,
 }
 
 impl Teller {
     /// Prints the title of a step, and the functions of libibverbs that it stands for.
     fn step(&mut self, key: &str, verbs: &str) -> Result<()> {
+        if self.pause && self.step > 0 {
+            message!("    {}", self.lang.text(TEXTS, "pause"));
+            // The end of the input is as good as Enter.
+            std::io::stdin().read_line(&mut String::new())?;
+        }
         self.step += 1;
         let title = self.lang.text(TEXTS, &format!("step.{key}"));
         let verbs = if verbs.is_empty() {
@@ -308,6 +317,7 @@ impl End {
     fn make(common: &Common) -> Result<Self> {
         let mut t = Teller {
             lang: common.lang.get(),
+            pause: common.pause,
             step: 0,
         };
         t.step("devices", "ibv_get_device_list")?;
@@ -355,7 +365,7 @@ impl End {
         t.value("length", LEN)?;
         t.step("qp", "ibv_create_qp")?;
         let qp = pd.qp_builder::<Rc>(&cq).build()?;
-        t.value("qp_num", qp.qp_num())?;
+        t.value("qp_num", number(qp.qp_num()))?;
         let caps = qp.caps();
         t.value(
             "capacities",
@@ -410,7 +420,8 @@ impl End {
 
     fn told(&self, hello: &Hello) -> Result<(Endpoint, RemoteSlice)> {
         let t = &self.teller;
-        t.value("qp_num, psn", format!("{}, {:#x}", hello.qp_num, hello.psn))?;
+        let qp_num = number(hello.qp_num);
+        t.value("qp_num, psn", format!("{qp_num}, {:#x}", hello.psn))?;
         t.explained("GID", &hello.gid, t.lang.text(TEXTS, "peer GID"))?;
         t.value(
             "rkey, addr, len",
@@ -465,7 +476,7 @@ impl End {
         t.value("traffic_class", format!("{:?}", path.traffic_class))?;
         t.value("flow_label", format!("{:#x}", path.flow_label))?;
         t.value("path_mtu", mtu.bytes())?;
-        t.value("dest_qp_num", peer.qp_num)?;
+        t.value("dest_qp_num", number(peer.qp_num))?;
         t.value("rq_psn", format!("{:#x}", peer.psn))?;
         t.value(
             "min_rnr_timer",
@@ -595,6 +606,18 @@ fn burst(t: &mut Teller, connected: &Connected, memory: RemoteSlice) -> Result<C
     Ok(done)
 }
 
+/// Formats the number of a queue pair as `rdma` and traces print it, and as the crate does.
+fn number(qp_num: u32) -> String {
+    format!("{qp_num} ({qp_num:#x})")
+}
+
+/// Waits until both ends can receive.
+fn ready(t: &mut Teller, tcp: &Tcp) -> Result<()> {
+    t.step("ready", "")?;
+    tcp.meet()?;
+    t.value("ready", "RTS")
+}
+
 fn server(listen: &str, common: &Common) -> Result<()> {
     let mut end = End::make(common)?;
     end.teller.step("exchange", "")?;
@@ -613,16 +636,18 @@ fn server(listen: &str, common: &Common) -> Result<()> {
             .post_recv(Recv::new(end.buffer.slice(LEN / 2..)?).wr_id(1))?;
     }
     let (connected, mut t) = end.connect(&peer, mistake, false)?;
-    if mistake == Some(Mistake::Timeout) {
-        drop(connected.qp);
-        tcp.meet()?;
-        return tcp.meet();
-    }
-    tcp.meet()?;
-    if mistake.is_some() {
+    if let Some(mistake) = mistake {
+        if mistake == Mistake::Timeout {
+            drop(connected.qp);
+        }
+        ready(&mut t, &tcp)?;
+        t.step("wrong", "")?;
+        let made = format!("{}.mistake", mistake.name());
+        t.value("mistake", t.lang.text(TEXTS, &made))?;
         // The requests of the client fail; it reports when it is done.
         return tcp.meet();
     }
+    ready(&mut t, &tcp)?;
     for round in 1..=theirs.rounds {
         t.step("message", "ibv_poll_cq")?;
         let done = connected.done(&t)?.ok()?;
@@ -656,7 +681,7 @@ fn client(host: &str, mistake: Option<Mistake>, data: &Data, common: &Common) ->
         memory = RemoteSlice::new(memory.addr(), memory.len(), memory.rkey() ^ 0x5a)?;
     }
     let (connected, mut t) = end.connect(&peer, mistake, true)?;
-    tcp.meet()?;
+    ready(&mut t, &tcp)?;
     let (qp, buffer) = (&connected.qp, &connected.buffer);
     // With too large packets, only a message of several packets fails.
     if mistake == Some(Mistake::Mtu) {
