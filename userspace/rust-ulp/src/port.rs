@@ -397,7 +397,7 @@ pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<DefaultG
             .map(|gid| format!("index {}: {}", gid.index, gid.in_words()))
             .collect();
         if all.is_empty() {
-            "its table is empty".to_owned()
+            "none in this network namespace".to_owned()
         } else {
             all.join("; ")
         }
