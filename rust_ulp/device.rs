@@ -219,7 +219,7 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
 /// | `BIND_MW` | rxe: as above; the kernel has no memory windows |
 /// | `RDMA_READ_WITH_INV`, `LOCAL_INV`, `REG_MR` | they change keys, which the module manages, see `rdma/mr.rs` |
 /// | `SEND_WITH_INV` except on RC | IBA has it for RC only; rxe's `rxe_opcode.c` also accepts it for UC |
-/// | `SEND_WITH_INV` except on rxe | untested |
+/// | `SEND_WITH_INV` on most drivers | untested, see [`rdma::device::Device::has_send_with_inv`] |
 /// | atomics if `atomic_cap` is `IB_ATOMIC_NONE` | the device does not support them |
 /// | atomics on some drivers | they refuse those of kernel queue pairs, see [`rdma::device::Device::posts_atomics`] |
 /// | UC, UD | some drivers do not create such queue pairs, see [`rdma::device::Device::has_uc`] |
@@ -243,7 +243,7 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
     if attributes.atomic_cap != 0 && device.posts_atomics() {
         rc |= ATOMICS;
     }
-    if device.is_driven_by(c"rdma_rxe") {
+    if device.has_send_with_inv() {
         rc |= ops(&[abi::WR_SEND_WITH_INV]);
     }
     let uc = if device.has_uc() { UC } else { 0 };

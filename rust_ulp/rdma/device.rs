@@ -273,7 +273,7 @@ impl Device {
     }
 
     /// Returns whether the module with the name `module` drives the device.
-    pub(crate) fn is_driven_by(&self, module: &CStr) -> bool {
+    fn is_driven_by(&self, module: &CStr) -> bool {
         // SAFETY: The device is registered, which keeps its driver. The name is NUL-terminated.
         unsafe { bindings::rust_ulp_h_device_is_driven_by(self.as_raw(), module.as_char_ptr()) }
     }
@@ -282,6 +282,23 @@ impl Device {
     /// queue: `IB_EVENT_QP_LAST_WQE_REACHED`. Does not sleep.
     pub(crate) fn raises_last_wqe(&self) -> bool {
         self.has(Rule::LastWqe)
+    }
+
+    /// Returns whether the driver takes the receives of a shared receive queue in the order of their
+    /// posting. Does not sleep.
+    pub(super) fn has_ordered_srq(&self) -> bool {
+        self.has(Rule::OrderedSrq)
+    }
+
+    /// Returns whether Send with Invalidate was tried on the driver. Does not sleep.
+    pub(crate) fn has_send_with_inv(&self) -> bool {
+        self.has(Rule::SendWithInv)
+    }
+
+    /// Returns whether the driver may keep packets of a queue pair, see [`Rule::KeepsPackets`]. Does
+    /// not sleep.
+    pub(super) fn keeps_packets(&self) -> bool {
+        self.has(Rule::KeepsPackets)
     }
 
     /// Returns whether the driver creates queue pairs of type UC. Does not sleep.

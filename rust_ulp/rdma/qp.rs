@@ -82,11 +82,12 @@ use kernel::{
 /// task runs the second time.
 const RESETS: u32 = 3;
 
-/// The number of these attempts on rxe, when the queue pair was in RTR. Each stops the receive task for
-/// a moment, and a packet that arrives in that moment stays queued until the next, see
-/// [`Qp::release_packets`]. In RESET only packets arrive that rxe had checked before, and those are
-/// waited for after the first. One that comes over loopback may still be late.
-const RESETS_OF_RXE: u32 = RESETS;
+/// The number of these attempts where the driver keeps packets (`Rule::KeepsPackets`), when the
+/// queue pair was in RTR. Each stops the receive task for a moment, and a packet that arrives in that
+/// moment stays queued until the next, see [`Qp::release_packets`]. In RESET only packets arrive that
+/// rxe had checked before, and those are waited for after the first. One that comes over loopback
+/// may still be late.
+const RESETS_OF_RECEIVER: u32 = RESETS;
 
 /// Whether the device has a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -147,9 +148,9 @@ pub(crate) struct Qp<H: WrHandler> {
     /// Whether the event that ends the use of the shared receive queue was reported, or is not to
     /// be.
     finished: AtomicFlag,
-    /// Whether the driver is rxe, which may keep packets, see [`Qp::release_packets`].
-    is_rxe: bool,
-    /// On rxe, the number of the newest receive that had completed when its receive task last was
+    /// Whether the driver may keep packets, see [`Qp::release_packets`].
+    keeps_packets: bool,
+    /// If so, the number of the newest receive that had completed when its receive task last was
     /// stopped, see [`Self::release_packets`]; [`u64::MAX`] if it never was.
     quiet_since: Atomic<u64>,
     send_cq: Arc<Cq>,
@@ -214,7 +215,7 @@ impl<H: WrHandler> Qp<H> {
                 addressed: AtomicFlag::new(false),
                 receives: AtomicFlag::new(false),
                 finished: AtomicFlag::new(false),
-                is_rxe: pd.device().is_driven_by(c"rdma_rxe"),
+                keeps_packets: pd.device().keeps_packets(),
                 quiet_since: Atomic::new(u64::MAX),
                 member: Member::new(handler, shared),
                 qp_type,
@@ -556,8 +557,8 @@ impl<H: WrHandler> Qp<H> {
         if resets_again || mask & mask::MAX_DEST_RD_ATOMIC != 0 {
             self.note_quiet();
         }
-        let resets = if self.is_rxe && resets_again {
-            RESETS_OF_RXE
+        let resets = if self.keeps_packets && resets_again {
+            RESETS_OF_RECEIVER
         } else {
             1
         };
@@ -774,7 +775,7 @@ impl<H: WrHandler> Qp<H> {
 
     /// Notes that packets which arrive from now on may stay queued in rxe.
     fn note_quiet(&self) {
-        if self.is_rxe {
+        if self.keeps_packets {
             let done = self.recv.lists.lock().done();
             self.quiet_since.store(done, Relaxed);
         }

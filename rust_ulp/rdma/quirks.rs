@@ -31,6 +31,14 @@ pub(super) enum Rule {
     InvalidateFirst,
     /// The driver raises `IB_EVENT_QP_LAST_WQE_REACHED`.
     LastWqe,
+    /// The driver takes the receives of a shared receive queue in the order of their posting. Others
+    /// were not read for it.
+    OrderedSrq,
+    /// Send with Invalidate was tried. The module offers it on no other driver.
+    SendWithInv,
+    /// The driver may keep a packet whose queue pair it cannot destroy before another one comes, see
+    /// `Qp::release_packets`.
+    KeepsPackets,
     /// The driver creates no queue pairs of type UC.
     NoUc,
     /// The driver creates no queue pairs of type UD.
@@ -106,6 +114,12 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_OCRDMA,     Rule::LastWqe,         "hw/ocrdma/ocrdma_hw.c:ocrdma_dispatch_ibevent", "-"),
     row(bindings::RDMA_DRIVER_RXE,        Rule::LastWqe,         "sw/rxe/rxe_resp.c:flush_recv_queue",            "-"),
     row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::LastWqe,         "hw/vmw_pvrdma/pvrdma_main.c:pvrdma_intr1_handler", "-"),
+
+    row(bindings::RDMA_DRIVER_RXE,        Rule::OrderedSrq,      "sw/rxe/rxe_resp.c:get_srq_wqe",                 "-"),
+
+    row(bindings::RDMA_DRIVER_RXE,        Rule::SendWithInv,     "sw/rxe/rxe_resp.c:invalidate_rkey",             "-"),
+
+    row(bindings::RDMA_DRIVER_RXE,        Rule::KeepsPackets,    "sw/rxe/rxe_task.c:rxe_enable_task",             "-"),
 
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::NoUc,            "hw/bnxt_re/ib_verbs.c:__from_ib_qp_type",       "bnxt"),
     row(bindings::RDMA_DRIVER_ERDMA,      Rule::NoUc,            "hw/erdma/erdma_verbs.c:erdma_qp_validate_attr", "erdma"),

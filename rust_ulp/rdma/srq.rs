@@ -326,7 +326,7 @@ impl<H: WrHandler> Srq<H> {
         if pd.device() != cq.device() {
             return Err(EXDEV);
         }
-        let in_order = pd.device().is_driven_by(c"rdma_rxe");
+        let in_order = pd.device().has_ordered_srq();
         let raw_pd = pd.as_raw();
         fault::point()?;
         Arc::pin_init(
