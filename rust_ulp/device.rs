@@ -298,7 +298,7 @@ impl Registry {
             let Ok(state) = device.gate.enter() else {
                 continue;
             };
-            if state.device.is_accessible_from(net) && !state.device.is_iwarp() {
+            if state.device.is_accessible_from(net) && state.device.obstacle().is_none() {
                 f(&device, &state);
             }
         }
@@ -307,7 +307,8 @@ impl Registry {
     /// Returns the device `name`, or the device with the best GID if `name` is empty. Sleeps.
     ///
     /// Returns [`ENOENT`] unless processes in the network namespace `net` may use such a device, and
-    /// [`eopnotsupp`] when `name` is an iWARP device, which is no default either.
+    /// [`eopnotsupp`] when `name` is a device that the module cannot serve. That is no default
+    /// either.
     pub(crate) fn find(&self, net: &NetNs, name: &[u8]) -> Result<Arc<Device>> {
         let mut best: Option<(Choice, Arc<Device>)> = None;
         for device in self.iter() {
@@ -319,12 +320,12 @@ impl Registry {
             }
             if !name.is_empty() {
                 if name_of(&device.name()) == name {
-                    check_transport(&device, &state)?;
+                    check_service(&device, &state)?;
                     return Ok(device.clone());
                 }
                 continue;
             }
-            if state.device.is_iwarp() {
+            if state.device.obstacle().is_some() {
                 continue;
             }
             if let Some(choice) = choose(&state.device, net) {
@@ -340,11 +341,10 @@ impl Registry {
     }
 }
 
-/// Returns [`eopnotsupp`] for an iWARP device: siw lets a peer read what it may only write, and no
-/// adapter was tried. See "iWARP" in docs/providers.md.
-fn check_transport(device: &Device, state: &DeviceState) -> Result {
-    if state.device.is_iwarp() {
-        ulp_debug!("device {}: not attached, it is iWARP\n", device.index);
+/// Returns [`eopnotsupp`] for a device that the module cannot serve.
+fn check_service(device: &Device, state: &DeviceState) -> Result {
+    if let Some(obstacle) = state.device.obstacle() {
+        ulp_debug!("device {}: not attached, {}\n", device.index, obstacle);
         return Err(eopnotsupp());
     }
     Ok(())

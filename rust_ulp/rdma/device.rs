@@ -336,10 +336,21 @@ impl Device {
         quirks::has(self.attributes().driver_id, rule)
     }
 
-    /// Returns whether the device is iWARP.
-    pub(crate) fn is_iwarp(&self) -> bool {
+    /// Returns why no protection domain of the device can register memory, if so: as text for
+    /// "device N: ...". Does not sleep.
+    ///
+    /// See "What the module requires of a driver" and "iWARP" in docs/providers.md.
+    pub(crate) fn obstacle(&self) -> Option<&'static str> {
         // SAFETY: The device is registered.
-        unsafe { bindings::rust_ulp_h_device_is_iwarp(self.as_raw()) }
+        if unsafe { bindings::rust_ulp_h_device_is_iwarp(self.as_raw()) } {
+            Some("it is iWARP")
+        } else if self.has(Rule::NoRc) {
+            Some("its driver has no reliable queue pairs for the kernel")
+        } else if self.attributes().max_fast_reg_pages == 0 {
+            Some("it has no fast registration")
+        } else {
+            None
+        }
     }
 
     /// Returns whether processes in `net` may use the device. Does not sleep.

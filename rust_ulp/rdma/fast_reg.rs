@@ -78,11 +78,11 @@ impl FastRegQp {
 
     /// Creates the registration queue pair of `pd`. Sleeps. Fails with
     ///
-    /// - [`eopnotsupp`] when the device has no fast registration, or is iWARP, where no queue pair
-    ///   is connected to itself,
+    /// - [`eopnotsupp`] when the device cannot register memory, see
+    ///   [`Device::obstacle`](super::device::Device::obstacle),
     /// - [`eaddrnotavail`] when no port of the device has an address yet.
     pub(crate) fn new(pd: Arc<Pd>, net: &NetNs) -> Result<Arc<Self>> {
-        if pd.device().attributes().max_fast_reg_pages == 0 || pd.device().is_iwarp() {
+        if pd.device().obstacle().is_some() {
             return Err(eopnotsupp());
         }
         let qp = Qp::with_waiters(&pd, 2, 0)?;

@@ -39,6 +39,8 @@ pub(super) enum Rule {
     /// The driver may keep a packet whose queue pair it cannot destroy before another one comes, see
     /// `Qp::release_packets`.
     KeepsPackets,
+    /// The driver creates no queue pairs of type RC for users of the kernel.
+    NoRc,
     /// The driver creates no queue pairs of type UC.
     NoUc,
     /// The driver creates no queue pairs of type UD.
@@ -121,11 +123,13 @@ const QUIRKS: &[Quirk] = &[
 
     row(bindings::RDMA_DRIVER_RXE,        Rule::KeepsPackets,    "sw/rxe/rxe_task.c:rxe_enable_task",             "-"),
 
+    row(bindings::RDMA_DRIVER_MANA,       Rule::NoRc,            "hw/mana/qp.c:mana_ib_create_rc_qp",             "mana"),
+
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::NoUc,            "hw/bnxt_re/ib_verbs.c:__from_ib_qp_type",       "bnxt"),
     row(bindings::RDMA_DRIVER_ERDMA,      Rule::NoUc,            "hw/erdma/erdma_verbs.c:erdma_qp_validate_attr", "erdma"),
     row(bindings::RDMA_DRIVER_HNS,        Rule::NoUc,            "hw/hns/hns_roce_qp.c:check_qp_type",            "hns"),
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::NoUc,            "hw/irdma/verbs.c:irdma_validate_qp_attrs",      "irdma"),
-    row(bindings::RDMA_DRIVER_MANA,       Rule::NoUc,            "hw/mana/qp.c:mana_ib_create_qp",                "-"),
+    row(bindings::RDMA_DRIVER_MANA,       Rule::NoUc,            "hw/mana/qp.c:mana_ib_create_qp",                "mana"),
     row(bindings::RDMA_DRIVER_QEDR,       Rule::NoUc,            "hw/qedr/verbs.c:qedr_check_qp_attrs",           "qedr"),
     row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::NoUc,            "hw/vmw_pvrdma/pvrdma_qp.c:pvrdma_create_qp",    "-"),
 

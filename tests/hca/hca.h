@@ -33,6 +33,7 @@ struct hca_rules {
 	const char *name;
 	/* Besides those that all adapters have; may be NULL. */
 	const struct ib_device_ops *ops;
+	enum rdma_driver_id driver;
 	u32 core_cap;
 	/* How many ports, and which of them is down. */
 	u32 ports, down;

@@ -79,10 +79,12 @@ struct ib_mr *hca_reg_user_mr(struct ib_pd *pd, u64 start, u64 length, u64 virt,
 
 struct ib_mr *hca_alloc_mr(struct ib_pd *pd, enum ib_mr_type type, u32 max)
 {
+	const struct hca_rules *rules = to_hca(pd->device)->rules;
 	struct hca_mr *mr;
 
-	if (type != IB_MR_TYPE_MEM_REG || !max ||
-	    max > to_hca(pd->device)->rules->max_pages)
+	if (!rules->max_pages)
+		return ERR_PTR(-EOPNOTSUPP);
+	if (type != IB_MR_TYPE_MEM_REG || !max || max > rules->max_pages)
 		return ERR_PTR(-EINVAL);
 	mr = new_mr(pd, max);
 	return IS_ERR(mr) ? ERR_CAST(mr) : &mr->ib;

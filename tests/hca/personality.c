@@ -25,34 +25,6 @@ MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
 	.max_rd_atomic = HCA_MAX_RD_ATOMIC, .max_pages = HCA_MAX_PAGES,   \
 	.good_pages = HCA_MAX_PAGES, .page_sizes = 0xfffff000
 
-static const struct ib_device_ops mlx4_ops = {
-	.driver_id = RDMA_DRIVER_MLX4,
-};
-
-static const struct ib_device_ops mlx5_ops = {
-	.driver_id = RDMA_DRIVER_MLX5,
-};
-
-static const struct ib_device_ops irdma_ops = {
-	.driver_id = RDMA_DRIVER_IRDMA,
-};
-
-static const struct ib_device_ops qedr_ops = {
-	.driver_id = RDMA_DRIVER_QEDR,
-};
-
-static const struct ib_device_ops bnxt_ops = {
-	.driver_id = RDMA_DRIVER_BNXT_RE,
-};
-
-static const struct ib_device_ops erdma_ops = {
-	.driver_id = RDMA_DRIVER_ERDMA,
-};
-
-static const struct ib_device_ops hns_ops = {
-	.driver_id = RDMA_DRIVER_HNS,
-};
-
 /* hw/cxgb4/provider.c, c4iw_query_gid() */
 static int iwarp_query_gid(struct ib_device *ib, u32 port, int index,
 			   union ib_gid *gid)
@@ -70,23 +42,18 @@ static const struct ib_device_ops ib_ops = {
 	.query_gid = hca_query_gid,
 };
 
-static const struct ib_device_ops opa_ops = {
-	.driver_id = RDMA_DRIVER_HFI1,
-	.query_gid = hca_query_gid,
-};
-
 static const struct hca_rules all_rules[] = {
 	{ PLAIN, .name = "plain" },
 	{
 		/* hw/mlx4/qp.c has all types, atomics and LAST_WQE_REACHED. */
 		PLAIN,
 		.name = "mlx4",
-		.ops = &mlx4_ops,
+		.driver = RDMA_DRIVER_MLX4,
 	},
 	{
 		PLAIN,
 		.name = "mlx5",
-		.ops = &mlx5_ops,
+		.driver = RDMA_DRIVER_MLX5,
 		/* hw/mlx5/wr.c:1073, mlx5_ib_post_send() */
 		.refuses_in_error = true,
 		/* hw/mlx5/qp.c:510, sq_overhead(): of RC, that of a UMR. */
@@ -100,7 +67,7 @@ static const struct hca_rules all_rules[] = {
 	{
 		PLAIN,
 		.name = "irdma",
-		.ops = &irdma_ops,
+		.driver = RDMA_DRIVER_IRDMA,
 		/* hw/irdma/verbs.c:881, irdma_validate_qp_attrs() */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/irdma/user.h:189, IRDMA_MAX_INLINE_DATA_SIZE */
@@ -122,7 +89,7 @@ static const struct hca_rules all_rules[] = {
 	{
 		PLAIN,
 		.name = "qedr",
-		.ops = &qedr_ops,
+		.driver = RDMA_DRIVER_QEDR,
 		/* hw/qedr/verbs.c:1180, qedr_check_qp_attrs() */
 		.qp_types = BIT(IB_QPT_RC),
 		/* net/ethernet/qlogic/qed/qed_rdma.c:428, RDMA_MAX_SGE_PER_SQ_WQE */
@@ -142,7 +109,7 @@ static const struct hca_rules all_rules[] = {
 	{
 		PLAIN,
 		.name = "bnxt",
-		.ops = &bnxt_ops,
+		.driver = RDMA_DRIVER_BNXT_RE,
 		/* hw/bnxt_re/ib_verbs.c:1660, bnxt_re_init_qp_type() */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/bnxt_re/ib_verbs.c:231, where PCIe has none */
@@ -153,7 +120,7 @@ static const struct hca_rules all_rules[] = {
 	{
 		PLAIN,
 		.name = "erdma",
-		.ops = &erdma_ops,
+		.driver = RDMA_DRIVER_ERDMA,
 		/* hw/erdma/erdma_verbs.c, erdma_qp_validate_attr() */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_SEND_SGE, ERDMA_MAX_RECV_SGE */
@@ -173,11 +140,29 @@ static const struct hca_rules all_rules[] = {
 	{
 		PLAIN,
 		.name = "hns",
-		.ops = &hns_ops,
+		.driver = RDMA_DRIVER_HNS,
 		/* hw/hns/hns_roce_qp.c, check_qp_type() */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/hns/hns_roce_hw_v2.c, set_rc_opcode() */
 		.no_local_inv = true,
+	},
+	{
+		PLAIN,
+		.name = "hip08",
+		.driver = RDMA_DRIVER_HNS,
+		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
+		.no_local_inv = true,
+		/* hw/hns/hns_roce_main.c, hns_roce_query_device(): only from HIP09 on. */
+		.max_pages = 0,
+	},
+	{
+		PLAIN,
+		.name = "mana",
+		.driver = RDMA_DRIVER_MANA,
+		/* hw/mana/qp.c, mana_ib_create_rc_qp(): RC is for user space alone. */
+		.qp_types = BIT(IB_QPT_UD),
+		/* hw/mana/main.c, mana_ib_query_device() sets none; there is no alloc_mr. */
+		.max_pages = 0,
 	},
 	{
 		PLAIN,
@@ -193,7 +178,8 @@ static const struct hca_rules all_rules[] = {
 	{
 		PLAIN,
 		.name = "opa",
-		.ops = &opa_ops,
+		.ops = &ib_ops,
+		.driver = RDMA_DRIVER_HFI1,
 		/* hw/hfi1/verbs.c:1815 */
 		.core_cap = RDMA_CORE_CAP_PROT_IB | RDMA_CORE_CAP_OPA_AH,
 		.ports = 1,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|directions|lists|frames|ops|atomics|connect|iwarp|srq|interrupts|delayed|undrained|
+    hca.py pages|pinned|directions|lists|frames|ops|atomics|connect|unusable|srq|interrupts|delayed|undrained|
         worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
@@ -604,13 +604,23 @@ def test_connect(r):
     connect.test_write(r)
 
 
-def test_iwarp(r):
-    """Devices that say they are iWARP: refused, alone and beside Soft-RoCE on the same netdevs."""
+def test_unusable(r):
+    """Devices that the module cannot serve: refused, alone and beside Soft-RoCE on the same netdevs."""
+    reason, advice = {
+        "iwarp": ("it is iWARP", "is an iWARP device"),
+        "hip08": ("it has no fast registration", "is refused by the module"),
+        "mana": ("its driver has no reliable queue pairs for the kernel", "is refused by the module"),
+    }[personality()]
     f = ulp.File("h1")
-    r.equal("DEVICE_LIST where all devices are iWARP: empty", f.devices(), [])
+    r.equal("DEVICE_LIST where the module can serve no device: empty", f.devices(), [])
+    before = len(ulp.shell("dmesg")[1])
+    ulp.shell("echo module rust_ulp +p >/proc/dynamic_debug/control")
     for name in ("hca1", "hca2"):
-        r.equal(f"ATTACH to the iWARP device {name}: EOPNOTSUPP", error_of(f.attach, name), "EOPNOTSUPP")
-    r.equal("ATTACH to the default device where all devices are iWARP: ENOENT", error_of(f.attach, ""), "ENOENT")
+        r.equal(f"ATTACH to {name}: EOPNOTSUPP", error_of(f.attach, name), "EOPNOTSUPP")
+    said = re.findall(r"rust_ulp: device \d+: not attached, (.*)", ulp.shell("dmesg")[1][before:])
+    r.equal("... and a debug line says why", said, [reason] * 2)
+    ulp.shell("echo module rust_ulp -p >/proc/dynamic_debug/control")
+    r.equal("ATTACH to the default device where none can be served: ENOENT", error_of(f.attach, ""), "ENOENT")
 
     def tool(*words):
         return ulp.shell(" ".join(("ip netns exec h1", os.environ.get("ULP", "/ulp") + "/bin/ulp", *words)))
@@ -619,9 +629,7 @@ def test_iwarp(r):
     rows = {d["name"]: d["rust_ulp"] for d in json.loads(said)["devices"]} if status == 0 else said
     r.equal("`ulp devices` lists them, with nothing of the module", rows, {"hca1": None, "hca2": None})
     status, said = tool("diagnose")
-    r.check(
-        "`ulp diagnose` fails, and says that they are iWARP", status == 1 and "hca1 is an iWARP device" in said, said
-    )
+    r.check("`ulp diagnose` fails, and says why", status == 1 and f"hca1 {advice}" in said, said)
     for n in (1, 2):
         made = ulp.shell(f"ip netns exec h{n} rdma link add rxe{n} type rxe netdev w{n}")
         r.equal(f"rxe{n} on the netdev of hca{n}", made, (0, ""))
@@ -635,15 +643,16 @@ def test_iwarp(r):
     r.check("both hosts have a default device then", ulp.until(lambda: has_default("h1") and has_default("h2")))
     listed = sorted(ulp.text(d.name) for d in f.devices())
     r.equal("DEVICE_LIST beside Soft-RoCE: Soft-RoCE alone", listed, ["rxe1", "rxe2"])
-    r.equal("ATTACH to an iWARP device beside it: EOPNOTSUPP", error_of(f.attach, "hca1"), "EOPNOTSUPP")
+    r.equal("ATTACH to hca1 beside it: EOPNOTSUPP", error_of(f.attach, "hca1"), "EOPNOTSUPP")
     f.attach("")
     r.equal("ATTACH of the same file to the default device: Soft-RoCE", f.name, "rxe1")
     f.close()
     status, said = tool("diagnose", "-d hca1")
-    r.check("`ulp diagnose -d hca1` says that it is iWARP", status == 1 and "hca1 is an iWARP device" in said, said)
-    # The manager would bind their addresses to the iWARP devices, which are older.
-    connect.End = lambda host, device="", **more: End(host, **more, device={"h1": "rxe1", "h2": "rxe2"}[host])
-    connect.test_write(r)
+    r.check("`ulp diagnose -d hca1` says why", status == 1 and f"hca1 {advice}" in said, said)
+    if personality() == "iwarp":
+        # The manager would bind their addresses to the iWARP devices, which are older.
+        connect.End = lambda host, device="", **more: End(host, **more, device={"h1": "rxe1", "h2": "rxe2"}[host])
+        connect.test_write(r)
     for n in (1, 2):
         r.equal(f"rxe{n} goes", ulp.shell(f"rdma link del rxe{n}"), (0, ""))
 

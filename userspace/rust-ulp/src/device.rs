@@ -283,7 +283,8 @@ impl Device {
     /// # Errors
     ///
     /// As [`Self::open_default`]; [`Error::NoDevice`] if there is no such device,
-    /// [`Error::Unsupported`] if it is an iWARP device.
+    /// [`Error::Unsupported`] if it is an iWARP device, or one that cannot register memory for the
+    /// kernel.
     pub fn open(name: &str) -> Result<Self> {
         if name.is_empty() {
             return Err(Error::NoDevice {
@@ -350,7 +351,7 @@ impl Device {
         file.call(&mut attach).map_err(|errno| match errno {
             nix::errno::Errno::ENOENT | nix::errno::Errno::ENODEV => no_device(),
             nix::errno::Errno::EOPNOTSUPP => Error::Unsupported {
-                what: "an iWARP device",
+                what: "an iWARP device, or one that cannot register memory for the kernel,",
             },
             errno => Error::sys(abi::Attach::NAME, errno),
         })?;

@@ -26,6 +26,20 @@ const IWARP: &str =
     "is an iWARP device, which the module refuses: no iWARP adapter was tried, and \
                      siw lets a peer read memory that it may only write (docs/providers.md)";
 
+const NO_SERVICE: &str =
+    "is refused by the module: its driver has no fast registration, or no reliable \
+                          queue pairs for the kernel (docs/providers.md)";
+
+/// Returns why the module refuses `device`, if it does. `entries` are the devices that it lists.
+fn refusal(device: &RdmaDevice, entries: Option<&[DeviceEntry]>) -> Option<&'static str> {
+    if device.is_iwarp() {
+        return Some(IWARP);
+    }
+    entries.filter(|entries| entries.iter().all(|entry| entry.name != device.name))?;
+    let refused = matches!(Device::open(&device.name), Err(Error::Unsupported { .. }));
+    refused.then_some(NO_SERVICE)
+}
+
 /// Runs all checks of this host, and returns the device if peers can be reached through it.
 pub fn check(args: &Diagnose, found: &mut Findings) -> Result<Option<Device>> {
     let entries = match module(found)? {
@@ -157,11 +171,16 @@ fn device(
 ) -> Result<Option<RdmaDevice>> {
     let mut devices = rdma::devices(None)?;
     let wanted = args.device.name.as_deref();
-    let refused = devices
-        .iter()
-        .find(|device| device.is_iwarp() && wanted.is_none_or(|name| device.name == name));
-    let refused = refused.map(|device| format!("{} {IWARP}", device.name));
-    devices.retain(|device| !device.is_iwarp());
+    let mut refused = None;
+    devices.retain(|device| {
+        let Some(why) = refusal(device, entries) else {
+            return true;
+        };
+        if wanted.is_none_or(|name| device.name == name) {
+            refused.get_or_insert(format!("{} {why}", device.name));
+        }
+        false
+    });
     if let Some(what) = refused.filter(|_| wanted.is_some() || devices.is_empty()) {
         found.fail("device", what, soft_roce())?;
         return Ok(None);
