@@ -16,6 +16,9 @@ pub(super) enum Rule {
     /// [`PAGE_SIZE`](kernel::page::PAGE_SIZE): the adapter would take the first bytes of each larger
     /// page for the whole, and reach memory of other owners.
     LargePages,
+    /// A key covers no more than [`PAGE_SIZE`](kernel::page::PAGE_SIZE) bytes for each page that its
+    /// region was allocated for, so that larger pages have no use.
+    ShortKeys,
     /// The adapter translates at most that many pages under one key, although the driver reports
     /// more.
     MaxPages(u32),
@@ -83,6 +86,9 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_RXE,        Rule::LargePages,      "sw/rxe/rxe_mr.c:rxe_set_page",                  "-"),
     row(bindings::RDMA_DRIVER_UNKNOWN,    Rule::LargePages,      "tests/hca/memory.c:hca_register",               "plain"),
 
+    // REG_MR has the length in a field of the key, STAGLEN, which ALLOC_STAG limited to that.
+    row(bindings::RDMA_DRIVER_IRDMA,      Rule::ShortKeys,       "hw/irdma/verbs.c:irdma_alloc_mr",               "irdma"),
+
     // `irdma_post_send()` passes the index and the first page of a table of one level. Above 512
     // pages `irdma_set_page()` fills one of two.
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::MaxPages(512),   "hw/irdma/verbs.c:irdma_post_send",              "irdma"),
@@ -148,10 +154,13 @@ pub(super) fn has(driver: u32, rule: Rule) -> bool {
 pub(super) fn page_sizes(driver: u32, cap: u64, is_lab: impl FnOnce() -> bool) -> u64 {
     let large =
         has(driver, Rule::LargePages) && (driver != bindings::RDMA_DRIVER_UNKNOWN || is_lab());
-    if large {
-        cap
+    let page = kernel::page::PAGE_SIZE as u64;
+    if !large {
+        cap & page
+    } else if has(driver, Rule::ShortKeys) {
+        cap & (page | (page - 1))
     } else {
-        cap & kernel::page::PAGE_SIZE as u64
+        cap
     }
 }
 

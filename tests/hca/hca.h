@@ -50,6 +50,8 @@ struct hca_rules {
 	u64 page_sizes;
 	/* It refuses to post atomics; it grants none; it refuses to post LOCAL_INV. */
 	bool refuses_atomics, no_remote_atomics, no_local_inv;
+	/* A key covers no more than PAGE_SIZE bytes for each page that it was allocated for. */
+	bool short_keys;
 	/* REG_MR ignores the size of a page: the adapter takes each for one of PAGE_SIZE. */
 	bool fixed_page_size;
 	/* Bytes of a send queue entry beside its memory, and the limits of an entry and a queue. */

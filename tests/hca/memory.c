@@ -223,6 +223,12 @@ int hca_register(struct hca_qp *qp, struct hca_wqe *wqe)
 			mr->set_pages, wqe->reg.page_size);
 		return -EINVAL;
 	}
+	if (hca->rules->short_keys &&
+	    wqe->reg.length > (u64)mr->max_pages * PAGE_SIZE) {
+		hca_broken(hca, "REG_MR of %llu bytes with a key for %u pages",
+			   wqe->reg.length, mr->max_pages);
+		return -EINVAL;
+	}
 	if (wqe->reg.access &
 		    (IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_ATOMIC) &&
 	    !(wqe->reg.access & IB_ACCESS_LOCAL_WRITE)) {

@@ -83,6 +83,8 @@ static const struct hca_rules all_rules[] = {
 		 */
 		.max_pages = 262144,
 		.good_pages = 512,
+		/* hw/irdma/verbs.c, irdma_alloc_mr() and irdma_hw_alloc_stag(): STAGLEN. */
+		.short_keys = true,
 		/* hw/irdma/verbs.c, irdma_post_send() leaves remote_atomics_en of REG_MR 0. */
 		.no_remote_atomics = true,
 	},
