@@ -3,6 +3,7 @@
  * Buffers of other drivers. See helpers.h.
  */
 #include <linux/dma-buf.h>
+#include <linux/dma-resv.h>
 #include <linux/iosys-map.h>
 #include <linux/module.h>
 #include <linux/vmalloc.h>
@@ -38,25 +39,66 @@ int rust_ulp_h_dmabuf_vmap(struct rust_ulp_h_dmabuf *buf)
 	return 0;
 }
 
-/* Makes a static attachment: the exporter does not move the memory while it is mapped. */
+/*
+ * As ib_umem_dmabuf_get_pinned() has it: the memory may be behind PCIe, without
+ * struct pages, and stays where it is.
+ */
+static const struct dma_buf_attach_ops attach_ops = {
+	.allow_peer2peer = true,
+};
+
+static enum dma_data_direction direction(const struct rust_ulp_h_dmabuf *buf)
+{
+	return buf->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
+}
+
+/* Pins and maps an attachment, as ib_umem_dmabuf_get_pinned_and_lock() does. */
+static int map_pinned(struct rust_ulp_h_dmabuf *buf,
+		      struct dma_buf_attachment *attach)
+{
+	struct dma_resv *resv = attach->dmabuf->resv;
+	struct sg_table *sgt;
+	long err;
+
+	err = dma_buf_pin(attach);
+	if (err)
+		return err;
+	sgt = dma_buf_map_attachment(attach, direction(buf));
+	if (IS_ERR(sgt)) {
+		dma_buf_unpin(attach);
+		return PTR_ERR(sgt);
+	}
+	/* The exporter may still be moving the data to this place. */
+	err = dma_resv_wait_timeout(resv, DMA_RESV_USAGE_KERNEL, true,
+				    MAX_SCHEDULE_TIMEOUT);
+	if (err < 0) {
+		dma_buf_unmap_attachment(attach, sgt, direction(buf));
+		dma_buf_unpin(attach);
+		return err;
+	}
+	buf->sgt = sgt;
+	return 0;
+}
+
+/* Attaches a dma-buf for DMA. The exporter does not move the memory until it is closed. */
 int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
 			     bool write)
 {
-	struct dma_buf_attachment *attach = dma_buf_attach(buf->buf, dev);
-	struct sg_table *sgt;
+	struct dma_buf_attachment *attach =
+		dma_buf_dynamic_attach(buf->buf, dev, &attach_ops, NULL);
+	int err;
 
 	if (IS_ERR(attach))
 		return PTR_ERR(attach);
-	sgt = dma_buf_map_attachment_unlocked(
-		attach, write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE);
-	if (IS_ERR(sgt)) {
-		dma_buf_detach(buf->buf, attach);
-		return PTR_ERR(sgt);
-	}
-	buf->attach = attach;
-	buf->sgt = sgt;
 	buf->write = write;
-	return 0;
+	dma_resv_lock(attach->dmabuf->resv, NULL);
+	err = map_pinned(buf, attach);
+	dma_resv_unlock(attach->dmabuf->resv);
+	if (err)
+		dma_buf_detach(buf->buf, attach);
+	else
+		buf->attach = attach;
+	return err;
 }
 
 /* Removes the mapping, if there is one, and drops the reference. */
@@ -65,18 +107,20 @@ void rust_ulp_h_dmabuf_close(struct rust_ulp_h_dmabuf *buf)
 	/* The core compares this with what it has mapped. */
 	struct iosys_map map = { .vaddr = buf->vaddr,
 				 .is_iomem = buf->is_iomem };
+	struct dma_buf *dmabuf = buf->buf;
 
-	if (!buf->buf)
+	if (!dmabuf)
 		return;
 	if (buf->attach) {
-		dma_buf_unmap_attachment_unlocked(
-			buf->attach, buf->sgt,
-			buf->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE);
-		dma_buf_detach(buf->buf, buf->attach);
+		dma_resv_lock(dmabuf->resv, NULL);
+		dma_buf_unmap_attachment(buf->attach, buf->sgt, direction(buf));
+		dma_buf_unpin(buf->attach);
+		dma_resv_unlock(dmabuf->resv);
+		dma_buf_detach(dmabuf, buf->attach);
 	} else if (buf->vaddr) {
-		dma_buf_vunmap_unlocked(buf->buf, &map);
+		dma_buf_vunmap_unlocked(dmabuf, &map);
 	}
-	dma_buf_put(buf->buf);
+	dma_buf_put(dmabuf);
 }
 
 /* Stores what is at @offset of a dma-buf that is mapped into the kernel. */

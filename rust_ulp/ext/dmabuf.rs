@@ -99,8 +99,9 @@ impl Import {
     }
 }
 
-// SAFETY: The mapping is removed under the reservation lock of the buffer, which the `_unlocked`
-// functions take (drivers/dma-buf/dma-buf.c:dma_buf_unmap_attachment_unlocked).
+// SAFETY: The mapping is removed under the reservation lock of the buffer, which
+// `dma_buf_vunmap_unlocked` takes (drivers/dma-buf/dma-buf.c:dma_buf_vunmap_unlocked), and
+// `rust_ulp_h_dmabuf_close` for an attachment.
 unsafe impl Send for DmaBuf {}
 // SAFETY: As above. A shared reference gives access to nothing.
 unsafe impl Sync for DmaBuf {}
@@ -165,7 +166,7 @@ impl DmaBuf {
         buf._device = Some(device.into());
         // SAFETY: The struct has a dma-buf, which it has not mapped, and the type of the device is
         // transparent. By the requirement a driver is bound to it until it is detached. A call that
-        // fails does not change the struct, and closing it then drops the reference alone.
+        // fails attaches nothing, and closing the struct then drops the reference alone.
         to_result(unsafe { bindings::rust_ulp_h_dmabuf_attach(&mut buf.raw, raw, what.write) })
             // A signal arrived during the wait for the fences of the exporter.
             .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })?;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A dma-buf of memory without struct pages, as i915 exports the local memory of a graphics adapter:
- * i915_gem_object_map_pfn() maps it into the kernel by vmap_pfn(). An ioctl() of /dev/ulp_dmabuf
- * returns a descriptor of one.
+ * A dma-buf of memory without struct pages, as the local memory of a graphics adapter is. An ioctl
+ * of /dev/ulp_dmabuf returns a descriptor of one.
  *
- * Nothing is there, and nothing touches it: its frames are behind all memory.
+ * i915 maps such memory into the kernel by vmap_pfn(): i915_gem_object_map_pfn(). Nothing is there,
+ * and nothing touches it: its frames are behind all memory.
+ *
+ * amdgpu gives addresses on the bus to importers that can have them and pin it, and no pages:
+ * amdgpu_dma_buf_pin(), amdgpu_dma_buf_map(). Here pages are behind them that only this file knows.
  */
 #include <linux/dma-buf.h>
 #include <linux/iosys-map.h>
@@ -19,16 +22,63 @@ MODULE_IMPORT_NS("DMA_BUF");
 #define FRAMES 2
 #define FIRST_FRAME PHYS_PFN(1ULL << 44)
 
-static struct sg_table *map_dma_buf(struct dma_buf_attachment *attachment,
-				    enum dma_data_direction direction)
+static void *pages;
+
+/* What is pinned says so in the attachment. */
+static int pin(struct dma_buf_attachment *attachment)
 {
-	return ERR_PTR(-EOPNOTSUPP);
+	if (!attachment->peer2peer)
+		return -EOPNOTSUPP;
+	attachment->priv = attachment;
+	return 0;
+}
+
+static void unpin(struct dma_buf_attachment *attachment)
+{
+	attachment->priv = NULL;
 }
 
 static void unmap_dma_buf(struct dma_buf_attachment *attachment,
 			  struct sg_table *table,
 			  enum dma_data_direction direction)
 {
+	struct scatterlist *sg;
+	int i;
+
+	for_each_sgtable_dma_sg(table, sg, i)
+		if (sg_dma_len(sg))
+			dma_unmap_single(attachment->dev, sg_dma_address(sg),
+					 PAGE_SIZE, direction);
+	sg_free_table(table);
+	kfree(table);
+}
+
+static struct sg_table *map_dma_buf(struct dma_buf_attachment *attachment,
+				    enum dma_data_direction direction)
+{
+	struct sg_table *table;
+	struct scatterlist *sg;
+	dma_addr_t addr;
+	int i;
+
+	if (!attachment->priv)
+		return ERR_PTR(-EOPNOTSUPP);
+	table = kzalloc_obj(*table);
+	if (!table || sg_alloc_table(table, FRAMES, GFP_KERNEL)) {
+		kfree(table);
+		return ERR_PTR(-ENOMEM);
+	}
+	for_each_sgtable_dma_sg(table, sg, i) {
+		addr = dma_map_single(attachment->dev, pages + i * PAGE_SIZE,
+				      PAGE_SIZE, direction);
+		if (dma_mapping_error(attachment->dev, addr)) {
+			unmap_dma_buf(attachment, table, direction);
+			return ERR_PTR(-ENOMEM);
+		}
+		sg_dma_address(sg) = addr;
+		sg_dma_len(sg) = PAGE_SIZE;
+	}
+	return table;
 }
 
 static void release(struct dma_buf *buf)
@@ -56,6 +106,8 @@ static void vunmap_frames(struct dma_buf *buf, struct iosys_map *map)
 }
 
 static const struct dma_buf_ops ops = {
+	.pin = pin,
+	.unpin = unpin,
 	.map_dma_buf = map_dma_buf,
 	.unmap_dma_buf = unmap_dma_buf,
 	.release = release,
@@ -97,10 +149,19 @@ static struct miscdevice device = {
 
 int hca_add_exporter(void)
 {
-	return misc_register(&device);
+	int err;
+
+	pages = alloc_pages_exact(FRAMES * PAGE_SIZE, GFP_KERNEL);
+	if (!pages)
+		return -ENOMEM;
+	err = misc_register(&device);
+	if (err)
+		free_pages_exact(pages, FRAMES * PAGE_SIZE);
+	return err;
 }
 
 void hca_remove_exporter(void)
 {
 	misc_deregister(&device);
+	free_pages_exact(pages, FRAMES * PAGE_SIZE);
 }

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|directions|lists|frames|ops|atomics|connect|unusable|srq|interrupts|delayed|undrained|
-        worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped
+    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|connect|unusable|srq|interrupts|delayed|
+        undrained|worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -126,6 +126,27 @@ def test_frames(r):
     os.close(fd)
     f.close()
     ulp.shell("rdma link del rxe1")
+
+
+def test_peer(r):
+    """A dma-buf of memory without struct pages, which an adapter reaches by its addresses on the bus."""
+    a, b = two()
+    with open("/dev/ulp_dmabuf") as exporter:
+        fd = fcntl.ioctl(exporter, 0)
+    buffer = b.file.call("BUFFER_IMPORT", pd=b.pd, fd=fd)
+    os.close(fd)
+    r.equal("BUFFER_IMPORT of two pages on the bus: one key", buffer.keys, 1)
+    grant = b.file.grant(buffer, ALL, length=2 * PAGE)
+    where = {"remote_addr": grant.addr + PAGE - 32, "rkey": grant.rkey}
+    a.buffer.map[:64] = data = pattern(7, 64)
+    done = []
+    for name in ("RDMA_WRITE", "RDMA_READ"):
+        a.file.submit([a.qp.wr(name, a.buffer, 0, 64, **where)])
+        done.append(a.cq.wait(1)[0].status)
+        a.buffer.map[:64] = bytes(64) if name == "RDMA_WRITE" else a.buffer.map[:64]
+    r.equal("a write across both, and a read of it", (done, a.buffer.map[:64]), ([0, 0], data))
+    a.close()
+    b.close()
 
 
 def test_directions(r):
