@@ -10,14 +10,16 @@ use nix::unistd::Pid;
 use rust_ulp::error::Result;
 use rust_ulp::qp::Rc;
 use rust_ulp::tcp::Listener;
-use rust_ulp::wr::Write;
+use rust_ulp::wr::{Recv, Write};
 use rust_ulp::{Access, Device};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);
 const WRITES: u64 = 500;
 const DEPTH: u64 = 16;
+/// The bytes of a queue.
+const PART: u64 = 8 * WRITES;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -32,23 +34,23 @@ fn main() {
     }
 }
 
-/// Is written to: 8 bytes for each queue.
+/// Is written to: 8 bytes for each write of each queue.
 fn listen(addr: &str, queues: usize) -> Result<()> {
     let dev = Device::open_default()?;
-    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
-    let (buf, mut peers) = (pd.alloc_buffer(8 * queues)?, Vec::new());
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(2 * queues as u32)?);
+    let (buf, mut peers) = (pd.alloc_buffer(queues * PART as usize)?, Vec::new());
     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
     let listener = Listener::bind(&dev, addr)?;
     for _ in 0..queues {
         let qp = pd.qp_builder::<Rc>(&cq).build()?;
+        qp.post_recv(Recv::empty())?;
         peers.push(listener.accept(LONG)?.accept(qp, &[&grant])?);
     }
-    let end = Instant::now() + LONG;
-    for i in 0..queues {
-        while buf.load_u64(8 * i, Ordering::Acquire)? != WRITES {
-            assert!(Instant::now() < end, "queue {i} is late");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+    // A message behind the writes of each queue: polling their memory would not show which of them landed.
+    (0..queues).try_for_each(|_| cq.wait(LONG)?.check())?;
+    for at in (0..queues * PART as usize).step_by(8) {
+        let number = buf.load_u64(at, Ordering::Acquire)?;
+        assert_eq!(number, at as u64 % PART / 8 + 1);
     }
     println!("{queues} queues, each written to {WRITES} times");
     let mut peers = peers.iter();
@@ -79,11 +81,13 @@ fn work(dev: &Device, addr: &str, i: usize, cpu: usize) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(DEPTH as u32)?);
     let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let (qp, peer) = qp.connect_tcp(addr, &[])?;
-    let to = peer.grant(0)?.slice(8 * i as u64..)?;
+    let to = peer.grant(0)?.slice(PART * i as u64..)?;
     let done = || cq.wait(LONG)?.check();
     for i in 1..=WRITES {
         (i > DEPTH).then(done).transpose()?;
-        qp.post(Write::inline_bytes(&i.to_ne_bytes(), to))?;
+        let number = i.to_ne_bytes();
+        let write = Write::inline_bytes(&number, to.slice(8 * (i - 1)..)?);
+        qp.post(if i == WRITES { write.imm(0) } else { write })?;
     }
     (0..DEPTH).try_for_each(|_| done())
 }

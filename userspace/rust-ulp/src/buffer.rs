@@ -181,12 +181,16 @@ pub(crate) struct Parts {
 ///
 /// **This side's load** with [`Ordering::Acquire`] of a number that a peer changes:
 ///
-/// - *Guaranteed:* after the completion of a receive, and after an atomic operation of the peer has
-///   changed the number, the peer's earlier Writes of the same queue pair are visible.
-/// - *Not guaranteed by the specification:* the same for a number that a Write of its own changes,
-///   after the Writes that it announces. Drivers that say anything of it place Writes in order unless
-///   memory has relaxed ordering, which the module never asks for.
+/// - *Guaranteed:* after the completion of a receive, the peer's earlier Writes of the same queue pair
+///   are visible.
+/// - *Guaranteed by the specification:* the same after an atomic operation of the peer has changed the
+///   number.
+/// - *Not guaranteed:* the same for a number that a Write of its own changes, after the Writes that it
+///   announces. An adapter with relaxed ordering places Writes in any order, two to one address, too.
+///   Linux has mlx5 relax every key of the kernel, so those of the module are relaxed as well.
 /// - *Not guaranteed:* the order of the bytes of one Write.
+///
+/// So announce data by a message: a Write with immediate data, or a Send. The examples do so.
 ///
 /// ```no_run
 /// use rust_ulp::error::Result;
