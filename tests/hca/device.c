@@ -26,8 +26,7 @@ MODULE_PARM_DESC(broken_rules, "calls that a driver need not expect");
 
 static unsigned int fail_command;
 module_param(fail_command, uint, 0644);
-MODULE_PARM_DESC(fail_command,
-		 "the n-th command from now on fails, 0 for none");
+MODULE_PARM_DESC(fail_command, "the n-th command fails, 0 for none");
 
 static char fail_name[16];
 module_param_string(fail_name, fail_name, sizeof(fail_name), 0644);
@@ -38,48 +37,30 @@ module_param_named(completion_us, hca_completion_us, uint, 0644);
 MODULE_PARM_DESC(completion_us,
 		 "microseconds until a completion can be polled");
 
-unsigned int hca_interrupt_ms;
+unsigned int hca_interrupt_ms, hca_lose_interrupt, hca_refuse_send;
 module_param_named(interrupt_ms, hca_interrupt_ms, uint, 0644);
 MODULE_PARM_DESC(interrupt_ms, "milliseconds that an interrupt is late");
+module_param_named(lose_interrupt, hca_lose_interrupt, uint, 0644);
+MODULE_PARM_DESC(lose_interrupt, "the n-th interrupt is lost, 0 for none");
+module_param_named(refuse_send, hca_refuse_send, uint, 0644);
+MODULE_PARM_DESC(refuse_send, "the n-th send is refused, 0 for none");
 
-static unsigned int lose_interrupt;
-module_param(lose_interrupt, uint, 0644);
-MODULE_PARM_DESC(lose_interrupt,
-		 "the n-th interrupt from now on is lost, 0 for none");
-
-static unsigned int refuse_send;
-module_param(refuse_send, uint, 0644);
-MODULE_PARM_DESC(refuse_send,
-		 "the n-th send request from now on is refused, 0 for none");
-
-static unsigned int flush_register;
-module_param(flush_register, uint, 0644);
-MODULE_PARM_DESC(
-	flush_register,
-	"the next n requests that register memory fail their queue pair");
-
-unsigned int hca_poll_ms;
+unsigned int hca_flush_register, hca_poll_ms;
+module_param_named(flush_register, hca_flush_register, uint, 0644);
+MODULE_PARM_DESC(flush_register, "the next n REG_MR fail their queue pair");
 module_param_named(poll_ms, hca_poll_ms, uint, 0644);
-MODULE_PARM_DESC(
-	poll_ms,
-	"milliseconds that a worker keeps completions before it handles them");
+MODULE_PARM_DESC(poll_ms, "milliseconds that a worker keeps completions");
 
-bool hca_late_receive;
+bool hca_stopped, hca_late_receive, hca_storm;
 module_param_named(late_receive, hca_late_receive, bool, 0644);
-MODULE_PARM_DESC(
-	late_receive,
-	"a queue pair completes a shared receive while it is destroyed");
+MODULE_PARM_DESC(late_receive,
+		 "a QP completes a receive while it is destroyed");
+module_param_named(pause_storm, hca_storm, bool, 0644);
+MODULE_PARM_DESC(pause_storm, "pause frames stop connected queue pairs");
 
 static unsigned int command_us;
 module_param(command_us, uint, 0644);
 MODULE_PARM_DESC(command_us, "microseconds that a command takes");
-
-bool hca_stopped;
-
-bool hca_storm;
-module_param_named(pause_storm, hca_storm, bool, 0644);
-MODULE_PARM_DESC(pause_storm,
-		 "pause frames stop connected queue pairs between the adapters");
 
 unsigned int hca_deaf, hca_unheard;
 module_param_named(deaf, hca_deaf, uint, 0644);
@@ -101,6 +82,20 @@ static void count(unsigned int *counter)
 	spin_unlock_irqrestore(&count_lock, flags);
 }
 
+/* Counts down; returns how many there were. */
+unsigned int hca_count_down(unsigned int *left)
+{
+	unsigned long flags;
+	unsigned int were;
+
+	spin_lock_irqsave(&count_lock, flags);
+	were = *left;
+	if (were)
+		--*left;
+	spin_unlock_irqrestore(&count_lock, flags);
+	return were;
+}
+
 /* What every command to the adapter does: it sleeps, and may fail. */
 int hca_command(struct hca *hca, const char *name)
 {
@@ -114,50 +109,12 @@ int hca_command(struct hca *hca, const char *name)
 	if (READ_ONCE(hca->error) && !strstarts(name, "de") &&
 	    strcmp(name, "modify_qp"))
 		return -EIO;
-	spin_lock_irq(&count_lock);
-	fails = fail_command &&
-		(!fail_name[0] || sysfs_streq(fail_name, name)) &&
-		!--fail_command;
-	spin_unlock_irq(&count_lock);
+	fails = (!fail_name[0] || sysfs_streq(fail_name, name)) &&
+		hca_count_down(&fail_command) == 1;
 	if (!fails)
 		return 0;
 	dev_info(&hca->pdev->dev, "%s fails, as was asked for\n", name);
 	return -EIO;
-}
-
-/* Whether this is the one that @nth counts down to. */
-static bool is_nth(unsigned int *nth)
-{
-	unsigned long flags;
-	bool is;
-
-	spin_lock_irqsave(&count_lock, flags);
-	is = *nth && !--*nth;
-	spin_unlock_irqrestore(&count_lock, flags);
-	return is;
-}
-
-bool hca_lose_interrupt(void)
-{
-	return is_nth(&lose_interrupt);
-}
-
-bool hca_refuse_send(void)
-{
-	return is_nth(&refuse_send);
-}
-
-bool hca_flush_register(void)
-{
-	unsigned long flags;
-	bool flushed;
-
-	spin_lock_irqsave(&count_lock, flags);
-	flushed = flush_register;
-	if (flushed)
-		flush_register--;
-	spin_unlock_irqrestore(&count_lock, flags);
-	return flushed;
 }
 
 static void walk_qps(struct hca *hca, void (*call)(struct hca_qp *qp))
@@ -174,19 +131,36 @@ static void walk_qps(struct hca *hca, void (*call)(struct hca_qp *qp))
 	}
 }
 
+/* Runs `call` for the adapter with a number, from 1, which stays. */
+static int with_hca(unsigned int number, void (*call)(struct hca *hca))
+{
+	struct hca *hca;
+
+	if (!number || number > ARRAY_SIZE(hcas))
+		return -EINVAL;
+	guard(mutex)
+		(&hcas_lock);
+	hca = rcu_dereference_protected(hcas[number - 1],
+					lockdep_is_held(&hcas_lock));
+	if (!hca)
+		return -ENODEV;
+	call(hca);
+	return 0;
+}
+
+static void go_on(struct hca *hca)
+{
+	walk_qps(hca, hca_go_on);
+}
+
 /* The adapters carry out and flush nothing, until they go on. */
 static int set_stop(const char *value, const struct kernel_param *param)
 {
-	int err = param_set_bool(value, param), n;
-	struct hca *hca;
+	int err = param_set_bool(value, param);
 
-	guard(mutex)
-		(&hcas_lock);
-	for (n = 0; !err && n < ARRAY_SIZE(hcas); n++) {
-		hca = rcu_dereference_protected(hcas[n],
-						lockdep_is_held(&hcas_lock));
-		if (hca)
-			walk_qps(hca, hca_go_on);
+	if (!err) {
+		with_hca(1, go_on);
+		with_hca(2, go_on);
 	}
 	return err;
 }
@@ -197,24 +171,10 @@ module_param_cb(stop, &stop_ops, &hca_stopped, 0644);
 MODULE_PARM_DESC(stop, "the adapters do nothing while it is set");
 
 /* An internal error: all queue pairs fail, and stay so. */
-static int set_error(const char *value, const struct kernel_param *param)
+static void fail(struct hca *hca)
 {
 	struct ib_event event = { .event = IB_EVENT_DEVICE_FATAL };
-	unsigned int number;
-	struct hca *hca;
-	int err;
 
-	err = kstrtouint(value, 0, &number);
-	if (err)
-		return err;
-	if (!number || number > ARRAY_SIZE(hcas))
-		return -EINVAL;
-	guard(mutex)
-		(&hcas_lock);
-	hca = rcu_dereference_protected(hcas[number - 1],
-					lockdep_is_held(&hcas_lock));
-	if (!hca)
-		return -ENODEV;
 	WRITE_ONCE(hca->error, true);
 	/* A driver flushes without its adapter. */
 	WRITE_ONCE(hca_stopped, false);
@@ -222,7 +182,13 @@ static int set_error(const char *value, const struct kernel_param *param)
 	event.device = &hca->ib;
 	event.element.port_num = 1;
 	ib_dispatch_event(&event);
-	return 0;
+}
+
+static int set_error(const char *value, const struct kernel_param *param)
+{
+	unsigned int number;
+
+	return kstrtouint(value, 0, &number) ?: with_hca(number, fail);
 }
 
 static const struct kernel_param_ops error_ops = { .set = set_error };
@@ -258,36 +224,30 @@ int hca_add_gid(const struct ib_gid_attr *attr, void **context)
 
 	spin_lock_irqsave(&hca->gid_lock, flags);
 	hca->gids[attr->index] = attr->gid;
-	hca->gid_used[attr->index] = true;
 	spin_unlock_irqrestore(&hca->gid_lock, flags);
 	return 0;
 }
 
 int hca_del_gid(const struct ib_gid_attr *attr, void **context)
 {
-	struct hca *hca = to_hca(attr->device);
-	unsigned long flags;
+	struct ib_gid_attr none = { .device = attr->device,
+				    .index = attr->index };
 
-	spin_lock_irqsave(&hca->gid_lock, flags);
-	hca->gid_used[attr->index] = false;
-	spin_unlock_irqrestore(&hca->gid_lock, flags);
-	return 0;
+	return hca_add_gid(&none, context);
 }
 
 bool hca_gid(struct hca *hca, u8 index, union ib_gid *gid)
 {
 	unsigned long flags;
-	bool used;
 
 	if (index >= HCA_GIDS)
 		return false;
 	if (hca_is_ib(hca))
 		return !hca_query_gid(&hca->ib, hca->rules->ports, index, gid);
 	spin_lock_irqsave(&hca->gid_lock, flags);
-	used = hca->gid_used[index];
 	*gid = hca->gids[index];
 	spin_unlock_irqrestore(&hca->gid_lock, flags);
-	return used;
+	return memchr_inv(gid, 0, sizeof(*gid));
 }
 
 static bool has_gid(struct hca *hca, const union ib_gid *gid)

@@ -76,10 +76,9 @@ struct hca {
 	struct xarray qps;
 	struct xarray mrs;
 	u32 next_qp, next_mr;
-	/* Of the GID table and its flags. */
+	/* Of the GID table. */
 	spinlock_t gid_lock;
 	union ib_gid gids[HCA_GIDS];
-	bool gid_used[HCA_GIDS];
 };
 
 struct hca_pd {
@@ -263,10 +262,11 @@ static inline void *hca_entry(struct hca_wq *wq, u32 n)
 /* device.c */
 extern struct hca __rcu *hcas[2];
 extern unsigned int hca_dma_faults, hca_broken_rules;
-extern unsigned int hca_completion_us, hca_interrupt_ms, hca_poll_ms;
-extern bool hca_stopped, hca_late_receive;
-extern bool hca_storm;
-extern unsigned int hca_deaf, hca_unheard;
+extern unsigned int hca_completion_us;
+extern unsigned int hca_interrupt_ms, hca_lose_interrupt, hca_refuse_send;
+extern unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
+extern bool hca_stopped, hca_late_receive, hca_storm;
+unsigned int hca_count_down(unsigned int *left);
 int hca_command(struct hca *hca, const char *name);
 void hca_broken(struct hca *hca, const char *format, ...) __printf(2, 3);
 void hca_dma_fault(struct hca *hca, u64 addr, const char *why);
@@ -274,9 +274,6 @@ int hca_add_gid(const struct ib_gid_attr *attr, void **context);
 int hca_del_gid(const struct ib_gid_attr *attr, void **context);
 int hca_find(struct hca *hca, const union ib_gid *gid, const u8 *dmac,
 	     u32 dlid);
-bool hca_lose_interrupt(void);
-bool hca_refuse_send(void);
-bool hca_flush_register(void);
 bool hca_gid(struct hca *hca, u8 index, union ib_gid *gid);
 
 /* personality.c */

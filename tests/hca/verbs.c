@@ -49,7 +49,7 @@ static bool show(struct hca_cq *cq, ktime_t now)
 			      (cq->armed && cqe->solicited);
 	}
 	/* One that is lost leaves the queue armed: the next one may come. */
-	interrupts = interrupts && !hca_lose_interrupt();
+	interrupts = interrupts && hca_count_down(&hca_lose_interrupt) != 1;
 	if (interrupts)
 		cq->armed = 0;
 	return interrupts;
@@ -831,37 +831,6 @@ static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 	return 0;
 }
 
-static int post_sends(struct hca_qp *qp, const struct ib_send_wr *wr,
-		      const struct ib_send_wr **bad)
-{
-	unsigned long flags;
-	int err = 0;
-
-	spin_lock_irqsave(&qp->lock, flags);
-	spin_lock(&qp->sq.lock);
-	if (qp->state < IB_QPS_RTS) {
-		*bad = wr;
-		err = -EINVAL;
-		wr = NULL;
-	}
-	for (; wr; wr = wr->next) {
-		if (qp->sq.head - qp->sq.done >= qp->sq.size ||
-		    hca_refuse_send())
-			err = -ENOMEM;
-		else
-			err = fill_wqe(qp, hca_entry(&qp->sq, qp->sq.head), wr);
-		if (err) {
-			*bad = wr;
-			break;
-		}
-		WRITE_ONCE(qp->sq.head, qp->sq.head + 1);
-	}
-	spin_unlock(&qp->sq.lock);
-	spin_unlock_irqrestore(&qp->lock, flags);
-	hca_run(qp);
-	return err;
-}
-
 /* In an internal error some drivers refuse requests. */
 static bool refuses(struct ib_device *ib)
 {
@@ -873,36 +842,48 @@ static bool refuses(struct ib_device *ib)
 static int post_send(struct ib_qp *ib, const struct ib_send_wr *wr,
 		     const struct ib_send_wr **bad)
 {
-	if (refuses(ib->device)) {
-		*bad = wr;
+	struct hca_qp *qp = to_qp(ib);
+	unsigned long flags;
+	int err = 0;
+
+	*bad = wr;
+	if (refuses(ib->device))
 		return -EIO;
-	}
-	return post_sends(to_qp(ib), wr, bad);
-}
-
-static int post_recvs(struct hca_qp *qp, const struct ib_recv_wr *wr,
-		      const struct ib_recv_wr **bad)
-{
-	int err;
-
-	if (qp->ib.srq || READ_ONCE(qp->state) == IB_QPS_RESET) {
+	spin_lock_irqsave(&qp->lock, flags);
+	spin_lock(&qp->sq.lock);
+	if (qp->state < IB_QPS_RTS)
+		err = -EINVAL;
+	for (; !err && wr; wr = wr->next) {
 		*bad = wr;
-		return -EINVAL;
+		if (qp->sq.head - qp->sq.done >= qp->sq.size ||
+		    hca_count_down(&hca_refuse_send) == 1)
+			err = -ENOMEM;
+		else
+			err = fill_wqe(qp, hca_entry(&qp->sq, qp->sq.head), wr);
+		if (!err)
+			WRITE_ONCE(qp->sq.head, qp->sq.head + 1);
 	}
-	err = post_receives(&qp->rq, wr, bad);
-	if (READ_ONCE(qp->state) == IB_QPS_ERR)
-		hca_flush_recvs(qp);
+	spin_unlock(&qp->sq.lock);
+	spin_unlock_irqrestore(&qp->lock, flags);
+	hca_run(qp);
 	return err;
 }
 
 static int post_recv(struct ib_qp *ib, const struct ib_recv_wr *wr,
 		     const struct ib_recv_wr **bad)
 {
-	if (refuses(ib->device)) {
-		*bad = wr;
+	struct hca_qp *qp = to_qp(ib);
+	int err;
+
+	*bad = wr;
+	if (refuses(ib->device))
 		return -EIO;
-	}
-	return post_recvs(to_qp(ib), wr, bad);
+	if (ib->srq || READ_ONCE(qp->state) == IB_QPS_RESET)
+		return -EINVAL;
+	err = post_receives(&qp->rq, wr, bad);
+	if (READ_ONCE(qp->state) == IB_QPS_ERR)
+		hca_flush_recvs(qp);
+	return err;
 }
 
 /* --- what has no state here --- */

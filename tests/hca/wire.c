@@ -553,7 +553,8 @@ static void run(struct hca_qp *qp, bool in_worker)
 			cond_resched();
 		else if (moved > HCA_INLINE_BYTES)
 			goto worker;
-		if (wqe->opcode == IB_WR_REG_MR && hca_flush_register()) {
+		if (wqe->opcode == IB_WR_REG_MR &&
+		    hca_count_down(&hca_flush_register)) {
 			hca_fail(qp);
 			continue;
 		}
