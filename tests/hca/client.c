@@ -359,6 +359,23 @@ static int longer_than_the_receive(void)
 	return ib_post_recv(b.qp, &wr, NULL);
 }
 
+/* The page is freed while the adapter has not given its region up. */
+static int freed_too_early(void)
+{
+	int err;
+
+	hca_fail_command = 1;
+	if (!ib_dereg_mr(b.mr)) {
+		b.mr = NULL;
+		return NOTHING;
+	}
+	free_page((unsigned long)b.page);
+	b.page = NULL;
+	err = ib_dereg_mr(b.mr);
+	b.mr = NULL;
+	return err;
+}
+
 static int in_err(void)
 {
 	return to_state(&a, IB_QPS_ERR);
@@ -447,6 +464,7 @@ static const struct test cases[] = {
 	     .access = IB_ACCESS_REMOTE_WRITE, .broken = 1),
 	CASE("mapped_while_registered", 0, .run = mapped_while_registered,
 	     .broken = 1),
+	CASE("freed_too_early", 0, .run = freed_too_early, .broken = 1),
 	CASE("nobody_receives", IB_WC_RNR_RETRY_EXC_ERR, SEND),
 	CASE("longer_than_the_receive", IB_WC_REM_INV_REQ_ERR,
 	     .run = longer_than_the_receive, SEND),

@@ -24,8 +24,9 @@ EXPORT_SYMBOL_GPL(hca_broken_rules);
 module_param_named(broken_rules, hca_broken_rules, uint, 0444);
 MODULE_PARM_DESC(broken_rules, "calls that a driver need not expect");
 
-static unsigned int fail_command;
-module_param(fail_command, uint, 0644);
+unsigned int hca_fail_command;
+EXPORT_SYMBOL_GPL(hca_fail_command);
+module_param_named(fail_command, hca_fail_command, uint, 0644);
 MODULE_PARM_DESC(fail_command, "the n-th command fails, 0 for none");
 
 static char fail_name[16];
@@ -110,7 +111,7 @@ int hca_command(struct hca *hca, const char *name)
 	    strcmp(name, "modify_qp"))
 		return -EIO;
 	fails = (!fail_name[0] || sysfs_streq(fail_name, name)) &&
-		hca_count_down(&fail_command) == 1;
+		hca_count_down(&hca_fail_command) == 1;
 	if (!fails)
 		return 0;
 	dev_info(&hca->pdev->dev, "%s fails, as was asked for\n", name);

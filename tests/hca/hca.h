@@ -135,8 +135,8 @@ struct hca_mr {
 	bool valid;
 	/* All of the memory, by DMA address. */
 	bool dma;
-	/* Deregistering it failed. */
-	bool refused;
+	/* Deregistering it failed; then these are its pages. */
+	struct page **held;
 	u8 key;
 	int access;
 	u64 iova, length;
@@ -225,8 +225,9 @@ struct hca_qp {
 	/* Messages of the peer that are being received. */
 	int inbound;
 	bool last_wqe, established;
-	/* Destroying it failed. */
+	/* Destroying it failed; then these are the pages of its last receive. */
 	bool refused;
+	struct page *held[HCA_MAX_SGE];
 
 	struct hca_wq sq, rq;
 	/* The queue that receives are taken from. */
@@ -261,7 +262,7 @@ static inline void *hca_entry(struct hca_wq *wq, u32 n)
 
 /* device.c */
 extern struct hca __rcu *hcas[2];
-extern unsigned int hca_dma_faults, hca_broken_rules;
+extern unsigned int hca_dma_faults, hca_broken_rules, hca_fail_command;
 extern unsigned int hca_completion_us;
 extern unsigned int hca_interrupt_ms, hca_lose_interrupt, hca_refuse_send;
 extern unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
@@ -302,7 +303,8 @@ struct ib_mr *hca_alloc_mr(struct ib_pd *pd, enum ib_mr_type type, u32 max);
 int hca_map_mr_sg(struct ib_mr *mr, struct scatterlist *sg, int nents,
 		  unsigned int *offset);
 int hca_dereg_mr(struct ib_mr *mr, struct ib_udata *udata);
-bool hca_is_there(struct hca *hca, dma_addr_t addr);
+struct page *hca_hold(struct hca *hca, dma_addr_t addr);
+bool hca_let_go(struct hca *hca, dma_addr_t addr, struct page *page);
 void hca_free_refused_mrs(struct hca *hca);
 int hca_register(struct hca_qp *qp, struct hca_wqe *wqe);
 int hca_invalidate(struct hca *hca, struct ib_pd *pd, u32 key, bool may_sleep);

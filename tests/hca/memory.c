@@ -118,8 +118,65 @@ static void invalidate(struct hca_mr *mr)
 	spin_unlock_irqrestore(&mr->lock, flags);
 }
 
+/*
+ * The page at a DMA address, which the adapter may use from now on: it is not given to others.
+ * Without an IOMMU nobody can say which one it is.
+ */
+struct page *hca_hold(struct hca *hca, dma_addr_t addr)
+{
+	phys_addr_t phys = hca->domain ? iommu_iova_to_phys(hca->domain, addr) :
+					 0;
+	struct page *page = phys ? pfn_to_page(PHYS_PFN(phys)) : NULL;
+
+	if (page)
+		get_page(page);
+	return page;
+}
+
+/* Gives it back. Returns whether it is still mapped there, and somebody else has not freed it. */
+bool hca_let_go(struct hca *hca, dma_addr_t addr, struct page *page)
+{
+	bool mapped;
+
+	if (!page)
+		return true;
+	mapped = PHYS_PFN(iommu_iova_to_phys(hca->domain, addr)) ==
+		 page_to_pfn(page);
+	if (!folio_put_testzero(page_folio(page)))
+		return mapped;
+	/* It was freed. Nobody gets it any more. */
+	return false;
+}
+
+/* Deregistering a region failed: its memory is the adapter's until that succeeds. */
+static void hold(struct hca *hca, struct hca_mr *mr)
+{
+	u32 i;
+
+	if (mr->held)
+		return;
+	mr->held = kvcalloc(mr->nr_pages + 1, sizeof(*mr->held), GFP_KERNEL);
+	for (i = 0; mr->held && i < mr->nr_pages; i++)
+		mr->held[i] = hca_hold(hca, mr->pages[i]);
+}
+
+static void let_go(struct hca *hca, struct hca_mr *mr)
+{
+	u32 i, lost = 0;
+
+	for (i = 0; mr->held && i < mr->nr_pages; i++)
+		lost += !hca_let_go(hca, mr->pages[i], mr->held[i]);
+	if (lost)
+		hca_broken(
+			hca,
+			"%u pages of key %#x are not there: it was not deregistered",
+			lost, mr->ib.rkey);
+	kvfree(mr->held);
+}
+
 static void free_mr(struct hca *hca, struct hca_mr *mr)
 {
+	let_go(hca, mr);
 	xa_erase_irq(&hca->mrs, mr->ib.lkey >> 8);
 	invalidate(mr);
 	kvfree(mr->pages);
@@ -133,45 +190,21 @@ int hca_dereg_mr(struct ib_mr *ib, struct ib_udata *udata)
 	int err;
 
 	err = hca_command(hca, "dereg_mr");
-	if (err) {
-		mr->refused = true;
-		return err;
-	}
-	free_mr(hca, mr);
-	return 0;
+	if (err)
+		hold(hca, mr);
+	else
+		free_mr(hca, mr);
+	return err;
 }
 
-/* Whether there is still a page at a DMA address; without an IOMMU nobody can say. */
-bool hca_is_there(struct hca *hca, dma_addr_t addr)
-{
-	phys_addr_t phys;
-
-	if (!hca->domain)
-		return true;
-	phys = iommu_iova_to_phys(hca->domain, addr);
-	return phys && page_count(pfn_to_page(PHYS_PFN(phys)));
-}
-
-/* The memory of a region that could not be deregistered is the adapter's until it is gone. */
 void hca_free_refused_mrs(struct hca *hca)
 {
 	struct hca_mr *mr;
 	unsigned long key;
-	u32 i;
 
-	xa_for_each(&hca->mrs, key, mr) {
-		for (i = 0; i < mr->nr_pages; i++) {
-			if (hca_is_there(hca, mr->pages[i]))
-				continue;
-			hca_broken(
-				hca,
-				"page %u of key %#x is not there: it was not deregistered",
-				i, mr->ib.rkey);
-			break;
-		}
-		if (mr->refused)
+	xa_for_each(&hca->mrs, key, mr)
+		if (mr->held)
 			free_mr(hca, mr);
-	}
 }
 
 /* Returns the region that `key` names, in use. */

@@ -553,8 +553,37 @@ static void reset_qp(struct hca_qp *qp)
 	memset(&qp->attr, 0, sizeof(qp->attr));
 }
 
+/*
+ * A queue pair that was not destroyed may use what its last receive with data names by DMA
+ * addresses: holds that, or lets it go. Behind that receive is the empty one that drains.
+ */
+static void hold_last_recv(struct hca *hca, struct hca_qp *qp, bool hold)
+{
+	struct hca_recv *recv = NULL;
+	struct ib_sge *sge;
+	u32 n;
+
+	for (n = 1; n <= min(qp->rq.head, qp->rq.size); n++) {
+		recv = hca_entry(&qp->rq, qp->rq.head - n);
+		if (recv->num_sge)
+			break;
+	}
+	for (n = 0; recv && n < recv->num_sge; n++) {
+		sge = &recv->sge[n];
+		if (hold && sge->lkey == HCA_DMA_LKEY)
+			qp->held[n] = hca_hold(hca, sge->addr);
+		else if (!hold && !hca_let_go(hca, sge->addr, qp->held[n]))
+			hca_broken(
+				hca,
+				"memory of queue pair %u is not there: it was not destroyed",
+				qp->ib.qp_num);
+	}
+}
+
 static void free_qp(struct hca *hca, struct hca_qp *qp)
 {
+	if (qp->refused)
+		hold_last_recv(hca, qp, false);
 	xa_erase_irq(&hca->qps, qp->ib.qp_num);
 	set_state(qp, IB_QPS_RESET);
 	hca_put_qp(qp);
@@ -576,34 +605,13 @@ static int destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
 	int err;
 
 	err = hca_command(hca, "destroy_qp");
-	if (err)
-		qp->refused = true;
-	else
+	if (!err) {
 		free_qp(hca, qp);
-	return err;
-}
-
-/*
- * A queue pair that was not destroyed may use what its last receive with data names by DMA
- * addresses. Behind it is the empty one that drains.
- */
-static void check_last_recv(struct hca *hca, struct hca_qp *qp)
-{
-	struct hca_recv *recv = NULL;
-	u32 n, i;
-
-	for (n = 1; n <= min(qp->rq.head, qp->rq.size); n++) {
-		recv = hca_entry(&qp->rq, qp->rq.head - n);
-		if (recv->num_sge)
-			break;
+	} else if (!qp->refused) {
+		hold_last_recv(hca, qp, true);
+		qp->refused = true;
 	}
-	for (i = 0; recv && i < recv->num_sge; i++)
-		if (recv->sge[i].lkey == HCA_DMA_LKEY &&
-		    !hca_is_there(hca, recv->sge[i].addr))
-			hca_broken(
-				hca,
-				"memory of queue pair %u is not there: it was not destroyed",
-				qp->ib.qp_num);
+	return err;
 }
 
 void hca_free_refused_qps(struct hca *hca)
@@ -612,10 +620,8 @@ void hca_free_refused_qps(struct hca *hca)
 	unsigned long qpn;
 
 	xa_for_each(&hca->qps, qpn, qp)
-		if (qp->refused) {
-			check_last_recv(hca, qp);
+		if (qp->refused)
 			free_qp(hca, qp);
-		}
 }
 
 /* Returns the device that a queue pair reaches by its port, else -1. */
