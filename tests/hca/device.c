@@ -171,18 +171,56 @@ static const struct kernel_param_ops stop_ops = { .set = set_stop,
 module_param_cb(stop, &stop_ops, &hca_stopped, 0644);
 MODULE_PARM_DESC(stop, "the adapters do nothing while it is set");
 
+/* The event to raise; a port for those of ports. Of who writes a parameter: one at a time. */
+static struct ib_event asked;
+
+static void raise_qp(struct hca_qp *qp)
+{
+	if (qp->ib.qp_type == IB_QPT_GSI)
+		return;
+	if (asked.event == IB_EVENT_CQ_ERR)
+		irq_work_queue(&to_cq(qp->ib.send_cq)->error);
+	else if (asked.event != IB_EVENT_SRQ_ERR)
+		hca_qp_event(qp, asked.event);
+	else if (qp->ib.srq)
+		hca_srq_event(qp->ib.srq, asked.event);
+}
+
+static void raise(struct hca *hca)
+{
+	asked.device = &hca->ib;
+	if (asked.event < IB_EVENT_DEVICE_FATAL ||
+	    asked.event == IB_EVENT_SRQ_ERR)
+		walk_qps(hca, raise_qp);
+	else
+		ib_dispatch_event(&asked);
+}
+
+/* "NUMBER EVENT PORT": an event of the port, or of all queue pairs and their queues. */
+static int set_event(const char *value, const struct kernel_param *param)
+{
+	unsigned int number, event, port;
+
+	if (sscanf(value, "%u %u %u", &number, &event, &port) != 3)
+		return -EINVAL;
+	asked = (struct ib_event){ .event = event, .element.port_num = port };
+	return with_hca(number, raise);
+}
+
+static const struct kernel_param_ops event_ops = { .set = set_event };
+module_param_cb(event, &event_ops, NULL, 0200);
+MODULE_PARM_DESC(event, "raises an event: the adapter, its number, the port");
+
 /* An internal error: all queue pairs fail, and stay so. */
 static void fail(struct hca *hca)
 {
-	struct ib_event event = { .event = IB_EVENT_DEVICE_FATAL };
-
 	WRITE_ONCE(hca->error, true);
 	/* A driver flushes without its adapter. */
 	WRITE_ONCE(hca_stopped, false);
 	walk_qps(hca, hca_fail);
-	event.device = &hca->ib;
-	event.element.port_num = 1;
-	ib_dispatch_event(&event);
+	asked = (struct ib_event){ .event = IB_EVENT_DEVICE_FATAL,
+				   .element.port_num = 1 };
+	raise(hca);
 }
 
 static int set_error(const char *value, const struct kernel_param *param)

@@ -44,7 +44,9 @@ struct hca_rules {
 	/* It has a reserved L_Key; it raises LAST_WQE_REACHED; in an error it refuses requests. */
 	bool atomics, dma_lkey, last_wqe, refuses_in_error;
 	u32 max_send_sge, max_recv_sge, max_sge_rd, max_inline;
-	u32 max_wr, max_cqe, max_srq, max_rd_atomic;
+	u32 max_wr, max_cqe, max_srq;
+	/* As a responder and as an initiator. */
+	u32 max_rd_atomic, max_init_rd_atomic;
 	/* Pages under one key: what it reports, and what it can do. */
 	u32 max_pages, good_pages;
 	u64 page_sizes;
@@ -292,6 +294,7 @@ void hca_push_cqe(struct hca_cq *cq, const struct ib_wc *wc, struct hca_wq *wq,
 struct hca_qp *hca_get_qp(struct hca *hca, u32 qpn);
 void hca_put_qp(struct hca_qp *qp);
 void hca_qp_event(struct hca_qp *qp, enum ib_event_type type);
+void hca_srq_event(struct ib_srq *srq, enum ib_event_type type);
 void hca_free_refused_qps(struct hca *hca);
 
 /* memory.c */

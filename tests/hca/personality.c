@@ -19,11 +19,12 @@ MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
 	.core_cap = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP, .ports = 1,        \
 	.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UC) | BIT(IB_QPT_UD),     \
 	.atomics = true, .dma_lkey = true, .last_wqe = true,              \
-	.max_send_sge = HCA_MAX_SGE, .max_recv_sge = HCA_MAX_SGE,         \
+	.max_send_sge = HCA_MAX_SGE, .max_recv_sge = HCA_MAX_SGE - 1,     \
 	.max_sge_rd = HCA_MAX_SGE, .max_inline = HCA_MAX_INLINE,          \
-	.max_wr = HCA_MAX_WR, .max_cqe = HCA_MAX_CQE, .max_srq = 1 << 17, \
-	.max_rd_atomic = HCA_MAX_RD_ATOMIC, .max_pages = HCA_MAX_PAGES,   \
-	.good_pages = HCA_MAX_PAGES, .page_sizes = 0xfffff000
+	.max_wr = HCA_MAX_WR, .max_cqe = HCA_MAX_CQE, .max_srq = 1 << 15, \
+	.max_rd_atomic = 14, .max_init_rd_atomic = 12,                    \
+	.max_pages = HCA_MAX_PAGES, .good_pages = HCA_MAX_PAGES,          \
+	.page_sizes = 0xfffff000
 
 /* hw/cxgb4/provider.c, c4iw_query_gid() */
 static int iwarp_query_gid(struct ib_device *ib, u32 port, int index,
@@ -215,6 +216,7 @@ static const struct hca_rules all_rules[] = {
 		.max_cqe = 1024,
 		.max_srq = 0,
 		.max_rd_atomic = 1,
+		.max_init_rd_atomic = 1,
 		.max_pages = 16,
 		.page_sizes = SZ_4K,
 	},

@@ -294,17 +294,23 @@ static int post_receives(struct hca_wq *wq, const struct ib_recv_wr *wr,
 	return err;
 }
 
+void hca_srq_event(struct ib_srq *ib, enum ib_event_type type)
+{
+	struct ib_event event = {
+		.device = ib->device,
+		.element.srq = ib,
+		.event = type,
+	};
+
+	if (ib->event_handler)
+		ib->event_handler(&event, ib->srq_context);
+}
+
 static void srq_event(struct irq_work *irq)
 {
 	struct hca_srq *srq = container_of(irq, struct hca_srq, event);
-	struct ib_event event = {
-		.device = srq->ib.device,
-		.element.srq = &srq->ib,
-		.event = IB_EVENT_SRQ_LIMIT_REACHED,
-	};
 
-	if (srq->ib.event_handler)
-		srq->ib.event_handler(&event, srq->ib.srq_context);
+	hca_srq_event(&srq->ib, IB_EVENT_SRQ_LIMIT_REACHED);
 }
 
 static int create_srq(struct ib_srq *ib, struct ib_srq_init_attr *init,
@@ -700,7 +706,7 @@ static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 		return -EINVAL;
 	if (!ib_modify_qp_is_ok(from, to, ib->qp_type, mask) ||
 	    (mask & IB_QP_MAX_QP_RD_ATOMIC &&
-	     attr->max_rd_atomic > rules->max_rd_atomic) ||
+	     attr->max_rd_atomic > rules->max_init_rd_atomic) ||
 	    (mask & IB_QP_MAX_DEST_RD_ATOMIC &&
 	     attr->max_dest_rd_atomic > rules->max_rd_atomic))
 		return err;
@@ -937,12 +943,12 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	struct hca *hca = to_hca(ib);
 	const struct hca_rules *rules = hca->rules;
 
-	attr->fw_ver = 1ULL << 32;
-	attr->sys_image_guid = ib->node_guid;
-	attr->max_mr_size = ~0ULL;
+	attr->sys_image_guid = ~ib->node_guid;
+	attr->max_mr_size = 1ULL << 40;
 	attr->page_size_cap = rules->page_sizes;
 	attr->vendor_id = hca->pdev->vendor;
 	attr->vendor_part_id = hca->pdev->device;
+	attr->hw_ver = 3;
 	attr->max_qp = 1 << 17;
 	attr->max_qp_wr = rules->max_wr;
 	attr->device_cap_flags =
@@ -952,22 +958,27 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	attr->max_send_sge = rules->max_send_sge;
 	attr->max_recv_sge = rules->max_recv_sge;
 	attr->max_sge_rd = rules->max_sge_rd;
-	attr->max_cq = 1 << 17;
+	attr->max_cq = 1 << 18;
 	attr->max_cqe = rules->max_cqe;
-	attr->max_mr = 1 << 20;
-	attr->max_pd = 1 << 17;
+	attr->max_mr = 1 << 21;
+	attr->max_pd = 1 << 16;
 	attr->max_qp_rd_atom = rules->max_rd_atomic;
-	attr->max_qp_init_rd_atom = rules->max_rd_atomic;
+	attr->max_qp_init_rd_atom = rules->max_init_rd_atomic;
 	attr->max_res_rd_atom = rules->max_rd_atomic << 17;
 	attr->atomic_cap = rules->atomics ? IB_ATOMIC_HCA : IB_ATOMIC_NONE;
 	attr->max_ah = 1 << 17;
 	attr->max_srq = rules->max_srq;
-	attr->max_srq_wr = rules->max_srq ? rules->max_wr : 0;
+	attr->max_srq_wr = rules->max_srq ? rules->max_wr / 2 : 0;
 	attr->max_srq_sge = rules->max_srq ? rules->max_recv_sge : 0;
 	attr->max_fast_reg_page_list_len = rules->max_pages;
 	attr->max_pkeys = 1;
-	attr->local_ca_ack_delay = 15;
+	attr->local_ca_ack_delay = 13;
 	return 0;
+}
+
+static void get_fw_str(struct ib_device *ib, char *text)
+{
+	snprintf(text, IB_FW_VERSION_NAME_MAX, "22.44.6");
 }
 
 static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
@@ -985,12 +996,18 @@ static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
 				   IB_PORT_PHYS_STATE_DISABLED;
 	attr->max_mtu = IB_MTU_4096;
 	attr->active_mtu = netdev ? iboe_get_mtu(READ_ONCE(netdev->mtu)) :
-				    IB_MTU_4096;
+				    IB_MTU_2048;
 	attr->gid_tbl_len = hca_is_iwarp(hca) ? 1 : HCA_GIDS;
 	attr->pkey_tbl_len = 1;
 	attr->ip_gids = !!netdev;
-	attr->lid = netdev ? 0 : hca_lid(hca, port);
+	if (!netdev) {
+		attr->lid = hca_lid(hca, port);
+		attr->sm_lid = hca->rules->lid + 8;
+		attr->sm_sl = 5;
+		attr->lmc = 1;
+	}
 	attr->port_cap_flags = IB_PORT_CM_SUP;
+	attr->bad_pkey_cntr = 9;
 	attr->qkey_viol_cntr = atomic_read(&hca->bad_qkeys);
 	attr->max_msg_sz = 1 << 30;
 	attr->max_vl_num = 1;
@@ -1042,6 +1059,7 @@ const struct ib_device_ops hca_ops = {
 	.destroy_cq = destroy_cq,
 	.destroy_qp = destroy_qp,
 	.destroy_srq = destroy_srq,
+	.get_dev_fw_str = get_fw_str,
 	.get_dma_mr = hca_get_dma_mr,
 	.get_link_layer = get_link_layer,
 	.get_port_immutable = get_port_immutable,

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|connect|unusable|srq|interrupts|delayed|
-        undrained|worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped
+    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|events|connect|unusable|srq|interrupts|
+        delayed|undrained|worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -247,6 +247,74 @@ def test_atomics(r):
         elif not posts:
             r.equal(f"{name} is refused", error_of(a.file.submit, [wr]), "EOPNOTSUPP")
         r.equal(f"{name}: the word", int.from_bytes(b.buffer.map[:8], "little"), after)
+
+
+def test_query(r):
+    """What the driver reports of the device and its port, where each field has a value of its own."""
+    f = ulp.File("h1", "hca1")
+    got = f.call("DEVICE_QUERY")
+    want = {
+        "max_mr_size": 1 << 40,
+        "page_size_cap": 0xFFFFF000,
+        "caps": N["CAP_FAST_REG"] | (N["CAP_SRQ"] if got.max_srq else 0),
+        "vendor_id": 0x1234,
+        "vendor_part_id": 0x11E8,
+        "hw_ver": 3,
+        "max_qp": 1 << 17,
+        "max_qp_wr": 1 << 14,
+        "max_send_sge": 16,
+        "max_recv_sge": 15,
+        "max_cq": 1 << 18,
+        "max_cqe": 1 << 20,
+        "max_mr": 1 << 21,
+        "max_pd": 1 << 16,
+        "max_qp_rd_atom": 14,
+        "max_qp_init_rd_atom": 12,
+        "max_fast_reg_pages": 512,
+        "num_comp_vectors": os.cpu_count(),
+        "local_ca_ack_delay": 13,
+        "phys_ports": {"ib": 2}.get(personality(), 1),
+    }
+    if personality() == "mlx4":
+        want |= {"max_srq": 1 << 15, "max_srq_wr": 1 << 13}
+    r.equal("DEVICE_QUERY: each field as the driver reports it", {n: getattr(got, n) for n in want}, want)
+    guid = bytes(got.node_guid)
+    said = ulp.text(got.name), ulp.text(got.fw_ver), bytes(got.sys_image_guid)
+    r.equal("DEVICE_QUERY: name, firmware, GUIDs", said, ("hca1", "22.44.6", bytes(255 - b for b in guid)))
+    port = f.call("PORT_QUERY", port=got.phys_ports)
+    want = {"state": 4, "phys_state": 5, "max_mtu": 4096, "max_msg_sz": 1 << 30, "gid_tbl_len": 64, "pkey_tbl_len": 1}
+    want |= {"active_width": 2, "active_speed": 32, "port_cap_flags": 1 << 16, "bad_pkey_cntr": 9}
+    if personality() == "ib":
+        want |= {"lid": 0x12, "sm_lid": 0x18, "lmc": 1, "sm_sl": 5, "active_mtu": 2048, "ifindex": 0}
+    else:
+        want |= {"lid": 0, "sm_lid": 0, "lmc": 0, "sm_sl": 0, "active_mtu": 4096}
+        want["link_layer"] = N["LINK_ETHERNET"]
+    r.equal("PORT_QUERY: each field as the driver reports it", {n: getattr(port, n) for n in want}, want)
+    f.close()
+
+
+def test_events(r):
+    """Each asynchronous event that a driver raises is read once, with its object or its port."""
+    b = End("h2", "hca2")
+    port = b.file.call("DEVICE_QUERY").phys_ports
+    has_srq = personality() == "mlx4"
+    if has_srq:
+        srq = Srq(b.file, b.pd, b.cq)
+        b.file.destroy(b.qp.handle)
+        b.qp = Qp(b.file, b.pd, b.cq, srq=srq.handle)
+    of_qp = ("COMM_EST", "SQ_DRAINED", "PATH_MIG", "PATH_MIG_ERR", "QP_REQ_ERR", "QP_ACCESS_ERR", "QP_FATAL")
+    own = dict.fromkeys(of_qp, b.qp.handle) | ({"SRQ_ERR": srq.handle} if has_srq else {}) | {"CQ_ERR": b.cq.handle}
+    # The core raises GID_CHANGE itself, and passes on none of a driver: core/cache.c:ib_cache_event_task.
+    ports = ("PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "CLIENT_REREGISTER")
+    for name in (*own, *ports, "DEVICE_FATAL"):
+        number = N["EVENT_" + name]
+        b.file.events()
+        adapter(event=f"2 {number} {port}")
+        got = []
+        ulp.until(lambda got=got: got.extend(b.file.events()) or any(e[0] == number for e in got))
+        got += b.file.events()
+        want = (number, own.get(name, 0), port if name in ports else 0, 0)
+        r.equal(f"{name}: read once", [e for e in got if e[0] == number], [want])
 
 
 def test_srq(r):
@@ -618,10 +686,10 @@ def test_connect(r):
     # On each host the device that is there.
     connect.End = lambda host, device="", **more: End(host, **more)
     f = ulp.File("h1", "")
-    most = f.call("DEVICE_QUERY").max_qp_rd_atom
+    device = f.call("DEVICE_QUERY")
     f.close()
-    for name in ("responder_resources", "initiator_depth"):
-        connect.PARAM[name] = min(connect.PARAM[name], most)
+    most = {"responder_resources": device.max_qp_rd_atom, "initiator_depth": device.max_qp_init_rd_atom}
+    connect.PARAM.update({name: min(connect.PARAM[name], n) for name, n in most.items()})
     connect.test_write(r)
 
 

@@ -495,8 +495,13 @@ class Qp:
         except OSError as e:
             raise type(e)(e.errno, f"{e.strerror}, on the way to {self.step}") from None
 
-    def to_rts(self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=5, timeout=14, retry_cnt=7, rnr_retry=7, lid=0):
+    def to_rts(
+        self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=0, timeout=14, retry_cnt=7, rnr_retry=7, lid=0, reads=(1, 1)
+    ):
         f = self.file
+        if not mtu:
+            # The MTU of a port depends on the personality of the lab's adapter.
+            mtu = f.call("PORT_QUERY", port=f.port).active_mtu.bit_length() - 8 if f.name.startswith("hca") else 5
         self.step = "INIT"
         self.modify(
             "STATE PKEY_INDEX PORT ACCESS_FLAGS",
@@ -508,7 +513,7 @@ class Qp:
         ctypes.memmove(ah.dgid, bytes(dgid), 16)
         ah.dlid, ah.dlid_high = lid & 0xFFFF, lid >> 16
         self.step = "RTR"
-        self.to_rtr(ah, dest_qp_num, rq_psn, mtu)
+        self.to_rtr(ah, dest_qp_num, rq_psn, mtu, reads[0])
         self.step = "RTS"
         self.modify(
             "STATE SQ_PSN" + (self.kind == "RC") * " TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
@@ -517,10 +522,10 @@ class Qp:
             retry_cnt=retry_cnt,
             rnr_retry=rnr_retry,
             sq_psn=sq_psn,
-            max_rd_atomic=1,
+            max_rd_atomic=reads[1],
         )
 
-    def to_rtr(self, ah, dest_qp_num=17, rq_psn=0, mtu=3):
+    def to_rtr(self, ah, dest_qp_num=17, rq_psn=0, mtu=3, reads=1):
         """From INIT to RTR, towards a queue pair that need not exist."""
         self.modify(
             "STATE AV PATH_MTU DEST_QPN RQ_PSN" + (self.kind == "RC") * " MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
@@ -528,7 +533,7 @@ class Qp:
             path_mtu=mtu,
             dest_qp_num=dest_qp_num,
             rq_psn=rq_psn,
-            max_dest_rd_atomic=1,
+            max_dest_rd_atomic=reads,
             min_rnr_timer=12,
             ah=ah,
         )
