@@ -54,6 +54,8 @@ struct hca_rules {
 	bool refuses_atomics, no_remote_atomics, no_local_inv;
 	/* A key covers no more than PAGE_SIZE bytes for each page that it was allocated for. */
 	bool short_keys;
+	/* The rights that REG_MR adds. */
+	int more_access;
 	/* REG_MR ignores the size of a page: the adapter takes each for one of PAGE_SIZE. */
 	bool fixed_page_size;
 	/* Bytes of a send queue entry beside its memory, and the limits of an entry and a queue. */

@@ -289,7 +289,7 @@ int hca_register(struct hca_qp *qp, struct hca_wqe *wqe)
 		return -EINVAL;
 	}
 	mr->key = wqe->reg.key;
-	mr->access = wqe->reg.access;
+	mr->access = wqe->reg.access | hca->rules->more_access;
 	if (hca->rules->no_remote_atomics)
 		mr->access &= ~IB_ACCESS_REMOTE_ATOMIC;
 	mr->iova = wqe->reg.iova;

@@ -119,6 +119,8 @@ static const struct hca_rules all_rules[] = {
 		.atomics = false,
 		/* hw/bnxt_re/ib_verbs.c:255, MAX_PBL_LVL_1_PGS */
 		.max_pages = 512,
+		/* hw/bnxt_re/qplib_fp.c, bnxt_qplib_post_send(), of FAST_REG_MR */
+		.more_access = IB_ACCESS_LOCAL_WRITE,
 	},
 	{
 		PLAIN,

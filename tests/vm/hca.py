@@ -215,6 +215,11 @@ def test_ops(r):
     a.file.submit([a.write(b, 8)])
     r.equal("a key that was revoked lets nothing in", a.cq.wait(1)[0].status, REFUSED)
     r.equal("... not a byte", b.buffer.map[:8], bytes(8))
+    read_only = UserBuffer(a.file, a.pd, mmap.mmap(-1, PAGE), flags=N["BUFFER_READ_ONLY"])
+    for name in ("RECV", "RDMA_READ"):
+        where = {} if name == "RECV" else {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
+        said = error_of(a.file.submit, [a.qp.wr(name, read_only, 0, 8, **where)])
+        r.equal(f"{name} into READ_ONLY memory is refused", said, "EACCES")
     if personality() == "strict":
         return  # no driver has its rules, so that the module does not know them
     device = a.file.call("DEVICE_QUERY")
