@@ -389,7 +389,7 @@ static int add_netdev(struct hca *hca)
 	*(struct hca **)netdev_priv(netdev) = hca;
 	netdev->netdev_ops = &netdev_ops;
 	netdev->ethtool_ops = &ethtool_ops;
-	netdev->mtu = 4200;
+	netdev->mtu = hca->rules->mtu;
 	netdev->max_mtu = 9000;
 	SET_NETDEV_DEV(netdev, &hca->pdev->dev);
 	snprintf(netdev->name, sizeof(netdev->name), "hca%d", hca->number + 1);

@@ -47,6 +47,8 @@ struct hca_rules {
 	u32 max_wr, max_cqe, max_srq;
 	/* As a responder and as an initiator. */
 	u32 max_rd_atomic, max_init_rd_atomic;
+	/* The MTU of the netdev. */
+	u32 mtu;
 	/* Pages under one key: what it reports, and what it can do. */
 	u32 max_pages, good_pages;
 	u64 page_sizes;

@@ -22,7 +22,7 @@ MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
 	.max_send_sge = HCA_MAX_SGE, .max_recv_sge = HCA_MAX_SGE - 1,     \
 	.max_sge_rd = HCA_MAX_SGE, .max_inline = HCA_MAX_INLINE,          \
 	.max_wr = HCA_MAX_WR, .max_cqe = HCA_MAX_CQE, .max_srq = 1 << 15, \
-	.max_rd_atomic = 14, .max_init_rd_atomic = 12,                    \
+	.max_rd_atomic = 14, .max_init_rd_atomic = 12, .mtu = 4200,       \
 	.max_pages = HCA_MAX_PAGES, .good_pages = HCA_MAX_PAGES,          \
 	.page_sizes = 0xfffff000
 
@@ -132,6 +132,11 @@ static const struct hca_rules all_rules[] = {
 		.max_send_sge = 6,
 		.max_recv_sge = 1,
 		.max_sge_rd = 6,
+		/* hw/erdma/erdma_verbs.c, erdma_query_device(): max_ord and max_ird are two. */
+		.max_rd_atomic = HCA_MAX_RD_ATOMIC,
+		.max_init_rd_atomic = 1,
+		/* A port with an MTU of 1024, as behind a network with 1500. */
+		.mtu = 1500,
 		/* Nothing in hw/erdma raises it. */
 		.last_wqe = false,
 		/* hw/erdma/erdma_hw.h, ERDMA_PAGE_SIZE_SUPPORT */

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|events|connect|unusable|srq|interrupts|
-        delayed|undrained|worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped
+    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|reads|events|connect|unusable|srq|
+        interrupts|delayed|undrained|worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -296,6 +296,20 @@ def test_query(r):
         want["link_layer"] = N["LINK_ETHERNET"]
     r.equal("PORT_QUERY: each field as the driver reports it", {n: getattr(port, n) for n in want}, want)
     f.close()
+
+
+def test_reads(r):
+    """A device that answers 16 reads at a time and has one under way, and a port with an MTU of 1024."""
+    a = End("h1", "hca1")
+    r.equal("PORT_QUERY: active_mtu", a.file.call("PORT_QUERY", port=1).active_mtu, 1024)
+    said = []
+    for reads in ((17, 1), (16, 2), (16, 1)):
+        qp = Qp(a.file, a.pd, a.cq)
+        said.append(error_of(qp.connect, qp.num, a.file.gid().gid, 0, 0, mtu=3, reads=reads))
+    r.equal(
+        "QP_MODIFY with more reads as responder, as initiator, and with the most", said, ["ERANGE", "ERANGE", "none"]
+    )
+    a.close()
 
 
 def test_events(r):
