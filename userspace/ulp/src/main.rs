@@ -28,6 +28,7 @@ mod pingpong;
 mod rdma;
 mod rping;
 mod schema;
+mod selftest;
 mod show;
 mod sniff;
 mod steps;
@@ -65,6 +66,13 @@ enum Command {
     Top(top::TopArgs),
     /// Finds faults of this host, or between it and a peer, and names the repair of each.
     Diagnose(diagnose::Diagnose),
+    /// Tests a device as it is, and writes a report of a driver that nobody has tried.
+    ///
+    /// Tests between a port and itself, or between the ports of two devices of this host that a cable
+    /// or a switch joins. It needs the module and access to /dev/rust_ulp, changes nothing, and takes
+    /// a few seconds. Send the report of a driver that docs/providers.md calls untried to the issue
+    /// tracker of rust_ulp. It has no names or addresses.
+    Selftest(selftest::Selftest),
     /// Makes a connection step by step and explains each step, or makes a classic mistake.
     Steps(steps::Steps),
     /// Prints the RoCE v2 packets of an interface, each with its meaning, and writes a pcap file.
@@ -107,6 +115,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Qp(qps) => qps.run(),
         Command::Top(top) => top.run(),
         Command::Diagnose(diagnose) => diagnose.run(),
+        Command::Selftest(selftest) => selftest.run(),
         Command::Steps(steps) => steps.run(),
         Command::Sniff(sniff) => sniff.run(),
         Command::Pingpong(pingpong) => pingpong.run(),

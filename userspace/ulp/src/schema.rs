@@ -4,7 +4,7 @@
 //! printed.
 
 use crate::output::{print, schema};
-use crate::{allreduce, bench, diagnose, kv, pingpong, rping, show, top};
+use crate::{allreduce, bench, diagnose, kv, pingpong, rping, selftest, show, top};
 use anyhow::Result;
 use clap::ValueEnum;
 use std::process::ExitCode;
@@ -29,6 +29,8 @@ enum Command {
     /// A line per interval without --once
     Top,
     Diagnose,
+    /// Also the report
+    Selftest,
     Pingpong,
     Rping,
     /// kv get and kv mget
@@ -52,6 +54,7 @@ impl Args {
             Command::Qp => schema::<show::QpList>(),
             Command::Top => schema::<top::Top>(),
             Command::Diagnose => schema::<diagnose::Diagnosis>(),
+            Command::Selftest => schema::<selftest::Report>(),
             Command::Pingpong => schema::<pingpong::Summary>(),
             Command::Rping => schema::<rping::Summary>(),
             Command::KvGet => schema::<kv::Values>(),

@@ -15,7 +15,7 @@ mod config;
 mod connect;
 mod end;
 mod loops;
-mod machine;
+pub mod machine;
 mod plot;
 mod progress;
 mod qp;

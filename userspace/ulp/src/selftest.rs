@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `ulp selftest`: tries a device with what the module does on it, and writes a report to be sent.
+//!
+//! A check uses queue pairs and memory of its own, and changes nothing else. The report has no
+//! names, GUIDs or addresses.
+
+use crate::args::DeviceArg;
+use crate::bench::machine::Machine;
+use crate::output::{self, answer, table, FormatArgs};
+use crate::rdma::{self, RdmaDevice};
+use anyhow::{ensure, Context, Result};
+use clap::Args;
+use rust_ulp::{
+    Access, Buffer, Cq, Device, FetchAdd, Grant, PageSize, Pd, Qp, Rc, Read, Recv, RemoteSlice,
+    Send, Status, WrOpcode, Write,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(30);
+/// The bytes of a message.
+const BYTES: usize = 64 << 10;
+const HUGE: u64 = 2 << 20;
+/// The most that a check allocates.
+const MOST: u64 = 64 << 20;
+const HOW_TO_SEND: &str =
+    "It has no names or addresses: read it, then send it to the issue tracker of rust_ulp";
+
+/// Arguments of `ulp selftest`.
+#[derive(Debug, Args)]
+pub struct Selftest {
+    #[command(flatten)]
+    device: DeviceArg,
+    /// Other device of this host, which answers [default: the device itself]
+    #[arg(long, value_name = "NAME")]
+    to: Option<String>,
+    /// File to write the report to, as JSON without names and addresses, to be sent to the issue
+    /// tracker of rust_ulp
+    #[arg(short, long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Passed,
+    Failed,
+    /// The module or the device does not offer it.
+    NotOffered,
+}
+
+/// A check and how it ended.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Check {
+    name: &'static str,
+    verdict: Verdict,
+    what: String,
+}
+
+/// What the module assumes of the driver, and what was seen of it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Quirk {
+    rule: &'static str,
+    /// What the module does on this device.
+    module: String,
+    /// Whether a check confirmed that; null if none tried it.
+    confirmed: Option<bool>,
+}
+
+/// What was measured, by completions.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Figures {
+    /// Median time of a Write of 8 bytes, from posting to its completion, in microseconds.
+    write_us: f64,
+    /// Writes of 64 KiB, 16 in flight, in MB/s.
+    write_mb_per_s: f64,
+    /// Writes whose last byte was there before the first, of 200: relaxed ordering.
+    last_byte_first: u32,
+}
+
+/// The device and the machine.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct About {
+    driver: Option<String>,
+    protocol: Option<String>,
+    vendor_id: Option<String>,
+    vendor_part_id: Option<String>,
+    board_id: Option<String>,
+    firmware: Option<String>,
+    rate_gbps: Option<f64>,
+    active_mtu: u32,
+    /// The type of the IOMMU group of the device: "DMA", "DMA-FQ" or "identity".
+    iommu: Option<String>,
+    kernel: String,
+    architecture: &'static str,
+    cpu: String,
+    virtual_machine: bool,
+    module: Option<String>,
+    tool: String,
+    /// Whether another device answered.
+    two_devices: bool,
+}
+
+/// The output of `ulp selftest`, and the report.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Report {
+    about: About,
+    checks: Vec<Check>,
+    quirks: Vec<Quirk>,
+    /// [`None`] if writes failed.
+    figures: Option<Figures>,
+}
+
+/// One end: what a device needs to take part.
+struct Side {
+    pd: Pd,
+    cq: Cq,
+    buffer: Buffer,
+}
+
+impl Side {
+    fn new(device: &Device) -> rust_ulp::Result<Self> {
+        let pd = device.alloc_pd()?;
+        let cq = device.create_cq(64)?;
+        let buffer = pd.alloc_buffer(BYTES)?;
+        Ok(Self { pd, cq, buffer })
+    }
+
+    /// Waits for the next request to succeed.
+    fn done(&self) -> Result<()> {
+        Ok(self.cq.wait(LONG)?.check()?)
+    }
+}
+
+/// Returns bytes that differ for each `seed`.
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i * 31 + i / 251 + seed * 7) as u8)
+        .collect()
+}
+
+/// Two ends. Each check connects new queue pairs, which an error may break.
+struct Ends {
+    from: Side,
+    to: Side,
+}
+
+impl Ends {
+    fn pair(&self) -> Result<(Qp<Rc>, Qp<Rc>)> {
+        let from = self.from.pd.qp_builder::<Rc>(&self.from.cq).build()?;
+        let to = self.to.pd.qp_builder::<Rc>(&self.to.cq).build()?;
+        let (here, there) = (from.endpoint(), to.endpoint());
+        let from = from.connect(there).map_err(rust_ulp::Error::from)?;
+        Ok((from, to.connect(here).map_err(rust_ulp::Error::from)?))
+    }
+
+    /// Writes 64 bytes to each of `places` of what `grant` covers, and looks for them in its buffer.
+    fn write_at(&self, grant: &Grant, places: &[u64]) -> Result<()> {
+        let (from, _to) = self.pair()?;
+        for (seed, at) in places.iter().enumerate() {
+            let data = pattern(seed + 1, 64);
+            self.from.buffer.write_at(0, &data)?;
+            let remote = grant.remote().slice(*at..*at + 64)?;
+            from.post(Write::new(self.from.buffer.slice(..64)?, remote))?;
+            self.from.done()?;
+            let at = usize::try_from(*at)?;
+            ensure!(
+                grant.buffer().to_vec(at..at + 64)? == data,
+                "a write to byte {at} is not there"
+            );
+        }
+        Ok(())
+    }
+
+    fn write(&self) -> Result<String> {
+        let (from, to) = self.pair()?;
+        let grant = self.to.buffer.grant(.., Access::REMOTE_WRITE)?;
+        let data = pattern(1, BYTES);
+        self.from.buffer.write_at(0, &data)?;
+        to.post_recv(Recv::empty())?;
+        // The last one is a message, and covers those before.
+        for n in 0..16 {
+            let part = n * BYTES / 16..(n + 1) * BYTES / 16;
+            let remote = grant.remote().slice(part.start as u64..part.end as u64)?;
+            let write = Write::new(self.from.buffer.slice(part)?, remote);
+            from.post(if n == 15 { write.imm(7) } else { write })?;
+        }
+        ensure!(
+            self.to.cq.wait(LONG)?.ok()?.imm == Some(7),
+            "the immediate data is wrong"
+        );
+        ensure!(
+            self.to.buffer.to_vec(..)? == data,
+            "the data is wrong behind the message"
+        );
+        (0..16).try_for_each(|_| self.from.done())?;
+        Ok("16 writes are there when the message behind them is".to_owned())
+    }
+
+    fn read(&self) -> Result<String> {
+        let (from, _to) = self.pair()?;
+        let grant = self.to.buffer.grant(.., Access::REMOTE_READ)?;
+        let data = pattern(2, BYTES);
+        self.to.buffer.write_at(0, &data)?;
+        from.post(Read::new(grant.remote(), self.from.buffer.slice(..)?))?;
+        self.from.done()?;
+        ensure!(self.from.buffer.to_vec(..)? == data, "the data is wrong");
+        Ok(format!("{BYTES} bytes"))
+    }
+
+    fn send(&self) -> Result<String> {
+        let (from, to) = self.pair()?;
+        let data = pattern(3, BYTES);
+        self.from.buffer.write_at(0, &data)?;
+        to.post_recv(Recv::new(self.to.buffer.slice(..)?))?;
+        from.post(Send::new(self.from.buffer.slice(..)?))?;
+        self.from.done()?;
+        let got = self.to.cq.wait(LONG)?.ok()?;
+        ensure!(got.byte_len as usize == BYTES, "{} bytes", got.byte_len);
+        ensure!(self.to.buffer.to_vec(..)? == data, "the data is wrong");
+        Ok(format!("{BYTES} bytes"))
+    }
+
+    fn atomics(&self) -> Result<String> {
+        let (from, _to) = self.pair()?;
+        let grant = self.to.buffer.grant(..8, Access::REMOTE_ATOMIC)?;
+        self.to.buffer.store_u64(0, 40, Ordering::Release)?;
+        from.post(FetchAdd::new(
+            grant.remote(),
+            2,
+            self.from.buffer.slice(..8)?,
+        ))?;
+        self.from.done()?;
+        let (old, new) = (
+            self.from.buffer.load_u64(0, Ordering::Acquire)?,
+            self.to.buffer.load_u64(0, Ordering::Acquire)?,
+        );
+        ensure!((old, new) == (40, 42), "{old} became {new} instead of 42");
+        Ok("fetch and add".to_owned())
+    }
+
+    /// Writes at the borders of pages of `size` bytes of a buffer of `bytes`.
+    fn pages(&self, pages: PageSize, size: u64, bytes: u64) -> Result<String> {
+        let builder = self.to.pd.buffer_builder(usize::try_from(bytes)?);
+        let buffer = builder.pages(pages).build()?;
+        let len = buffer.key_bytes().min(bytes);
+        let grant = buffer.grant(..usize::try_from(len)?, Access::REMOTE_WRITE)?;
+        let middle = len / 2 / size * size;
+        let places = [0, 4096, size - 64, middle, middle + 4104, len - 64];
+        let inside = places.into_iter().filter(|at| at + 64 <= len);
+        self.write_at(&grant, &inside.collect::<Vec<_>>())?;
+        Ok(format!("{len} bytes under one key, in pages of {size}"))
+    }
+
+    fn user_memory(&self) -> Result<String> {
+        let buffer = self.to.pd.user_memory_builder(1 << 20).build()?;
+        let len = buffer.key_bytes().min(1 << 20);
+        let grant = buffer.grant(..usize::try_from(len)?, Access::REMOTE_WRITE)?;
+        self.write_at(&grant, &[0, 5000, len / 2 + 8, len - 64])?;
+        Ok(format!("{len} bytes"))
+    }
+
+    /// A write that must fail, with nothing written.
+    fn refused(
+        &self,
+        prepare: impl FnOnce(&Grant) -> Result<()>,
+        access: Access,
+    ) -> Result<String> {
+        let (from, _to) = self.pair()?;
+        let grant = self.to.buffer.grant(.., access)?;
+        self.to.buffer.fill(.., 0)?;
+        self.from.buffer.fill(.., 1)?;
+        prepare(&grant)?;
+        // A slice that does not know its rights: else the crate refuses the request.
+        let granted = grant.remote();
+        let remote = RemoteSlice::new(granted.addr(), granted.len(), granted.rkey())?;
+        from.post(Write::new(self.from.buffer.slice(..)?, remote))?;
+        let status = self.from.cq.wait(LONG)?.status;
+        ensure!(status != Status::Success, "the write succeeded");
+        let landed = self.to.buffer.to_vec(..)?.iter().any(|byte| *byte != 0);
+        ensure!(
+            !landed,
+            "bytes landed, though the write failed: {}",
+            status.name()
+        );
+        Ok(format!("{}, and no byte landed", status.name()))
+    }
+
+    fn shared_receives(&self) -> Result<String> {
+        let srq = self.to.pd.srq_builder(&self.to.cq).build()?;
+        let from = self.from.pd.qp_builder::<Rc>(&self.from.cq).build()?;
+        let to = self.to.pd.qp_builder::<Rc>(&self.to.cq).srq(&srq).build()?;
+        let (here, there) = (from.endpoint(), to.endpoint());
+        let from = from.connect(there).map_err(rust_ulp::Error::from)?;
+        let to = to.connect(here).map_err(rust_ulp::Error::from)?;
+        srq.post_recv(Recv::new(self.to.buffer.slice(..64)?))?;
+        from.post(Send::new(self.from.buffer.slice(..64)?))?;
+        self.from.done()?;
+        self.to.done()?;
+        // The kernel waits for the driver's event, at most ten seconds.
+        let begin = Instant::now();
+        drop(to);
+        let took = begin.elapsed();
+        ensure!(took.as_secs() < 10, "no event ended the use of the queue");
+        Ok(format!(
+            "a message, and the end of its queue pair after {took:.1?}"
+        ))
+    }
+
+    fn figures(&self) -> Result<Figures> {
+        let (from, _to) = self.pair()?;
+        let grant = self.to.buffer.grant(.., Access::REMOTE_WRITE)?;
+        let write = |len: usize| -> Result<_> {
+            let remote = grant.remote().slice(..len as u64)?;
+            Ok(from.post(Write::new(self.from.buffer.slice(..len)?, remote))?)
+        };
+        let mut times = Vec::new();
+        for _ in 0..500 {
+            let begin = Instant::now();
+            write(8)?;
+            self.from.done()?;
+            times.push(begin.elapsed());
+        }
+        times.sort();
+        let median = times.get(times.len() / 2).context("no time")?;
+        let begin = Instant::now();
+        for n in 0..256 {
+            if n >= 16 {
+                self.from.done()?;
+            }
+            write(BYTES)?;
+        }
+        (0..16).try_for_each(|_| self.from.done())?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let mut last_byte_first = 0;
+        for n in 0..200 {
+            let mark = (n % 250 + 1) as u8;
+            self.from.buffer.fill(.., mark)?;
+            self.to.buffer.fill(.., 0)?;
+            write(BYTES)?;
+            let until = Instant::now() + LONG;
+            let byte = |at| self.to.buffer.load_u8(at, Ordering::Acquire);
+            while byte(BYTES - 1)? != mark && Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            last_byte_first += u32::from(byte(0)? != mark);
+            self.from.done()?;
+        }
+        Ok(Figures {
+            write_us: median.as_secs_f64() * 1e6,
+            write_mb_per_s: (256 * BYTES) as f64 / seconds / 1e6,
+            last_byte_first,
+        })
+    }
+}
+
+/// Runs a check if it is `offered`.
+fn run(
+    checks: &mut Vec<Check>,
+    name: &'static str,
+    offered: bool,
+    check: impl FnOnce() -> Result<String>,
+) -> Option<bool> {
+    let (verdict, what) = match offered.then(check) {
+        None => (Verdict::NotOffered, String::new()),
+        Some(Ok(what)) => (Verdict::Passed, what),
+        Some(Err(error)) => (Verdict::Failed, output::causes(&error)),
+    };
+    checks.push(Check {
+        name,
+        verdict,
+        what,
+    });
+    offered.then_some(verdict == Verdict::Passed)
+}
+
+fn about(device: &RdmaDevice, opened: &Device, two_devices: bool) -> Result<About> {
+    let machine = Machine::here();
+    let port = opened.default_gid().map_or(1, |chosen| chosen.port);
+    let group = format!(
+        "/sys/class/infiniband/{}/device/iommu_group/type",
+        device.name
+    );
+    let software = opened.info().software.then(|| "rdma_rxe".to_owned());
+    let on = device.ports.iter().find(|on| on.port == port);
+    Ok(About {
+        driver: device.driver.clone().or(software),
+        protocol: device.protocol.clone(),
+        vendor_id: device.vendor_id.clone(),
+        vendor_part_id: device.vendor_part_id.clone(),
+        board_id: device.board_id.clone(),
+        firmware: device.firmware.clone(),
+        rate_gbps: on.and_then(|port| port.rate_gbps),
+        active_mtu: opened.port(port)?.active_mtu,
+        iommu: std::fs::read_to_string(group)
+            .ok()
+            .map(|kind| kind.trim().to_owned()),
+        kernel: machine.kernel,
+        architecture: std::env::consts::ARCH,
+        cpu: machine.cpu,
+        virtual_machine: machine.virtual_machine,
+        module: machine.module,
+        tool: machine.tool,
+        two_devices,
+    })
+}
+
+impl Report {
+    fn new(device: &RdmaDevice, from: &Device, to: Option<&Device>) -> Result<Self> {
+        let ends = Ends {
+            from: Side::new(from)?,
+            to: Side::new(to.unwrap_or(from))?,
+        };
+        // The rules are those of the device that answers.
+        let info = to.unwrap_or(from).info();
+        let small = info.page_size_cap & 4096 != 0;
+        let huge = info.page_size_cap & HUGE != 0;
+        let has = |op| info.supports::<Rc>(op) && from.info().supports::<Rc>(op);
+        let list = (u64::from(info.max_fast_reg_pages) * 4096).min(MOST);
+        let all = &mut Vec::new();
+        let written = run(all, "write", true, || ends.write());
+        run(all, "read", true, || ends.read());
+        run(all, "send", true, || ends.send());
+        // Some drivers post atomics, and grant none.
+        let granted = ends.to.buffer.grant(..8, Access::REMOTE_ATOMIC);
+        let granted = !matches!(granted, Err(rust_ulp::Error::Unsupported { .. }));
+        let atomic = has(WrOpcode::FetchAdd) && granted;
+        let atomics = run(all, "atomics", atomic, || ends.atomics());
+        let listed = run(all, "page_list", small, || {
+            ends.pages(PageSize::Small, 4096, list)
+        });
+        let large = run(all, "large_pages", huge, || {
+            ends.pages(PageSize::Huge, HUGE, 2 * HUGE)
+        });
+        run(all, "user_memory", true, || ends.user_memory());
+        run(all, "rights", true, || {
+            ends.refused(|_| Ok(()), Access::REMOTE_READ)
+        });
+        let revoked = run(all, "revoke", true, || {
+            ends.refused(|grant| Ok(grant.revoke()?), Access::REMOTE_WRITE)
+        });
+        let shared = run(all, "shared_receives", info.max_srq > 0, || {
+            ends.shared_receives()
+        });
+        let quirk = |rule, module: String, confirmed| Quirk {
+            rule,
+            module,
+            confirmed,
+        };
+        let offers = |what| if what { "offers it" } else { "offers none" }.to_owned();
+        let pages = info.max_fast_reg_pages;
+        let quirks = vec![
+            quirk("REG_MR honors large pages", offers(huge), large),
+            quirk("pages under one key", format!("at most {pages}"), listed),
+            quirk("atomics", offers(atomics.is_some()), atomics),
+            quirk(
+                "deregistering revokes a key",
+                "relies on it".to_owned(),
+                revoked,
+            ),
+            quirk("LAST_WQE_REACHED", offers(shared.is_some()), shared),
+        ];
+        let figures = match written {
+            Some(true) => Some(ends.figures()?),
+            _ => None,
+        };
+        Ok(Self {
+            about: about(device, from, to.is_some())?,
+            checks: std::mem::take(all),
+            quirks,
+            figures,
+        })
+    }
+
+    fn text(&self) -> String {
+        let word = |verdict| match verdict {
+            Verdict::Passed => "ok",
+            Verdict::Failed => "FAIL",
+            Verdict::NotOffered => "-",
+        };
+        let checks = self.checks.iter().map(|check| {
+            [word(check.verdict), check.name, &check.what]
+                .map(str::to_owned)
+                .to_vec()
+        });
+        let quirks = self.quirks.iter().map(|quirk| {
+            let found = match quirk.confirmed {
+                Some(true) => "confirmed",
+                Some(false) => "REFUTED",
+                None => "not tried",
+            };
+            vec![
+                quirk.rule.to_owned(),
+                quirk.module.clone(),
+                found.to_owned(),
+            ]
+        });
+        let mut text = table(&["", "CHECK", "FOUND"], checks);
+        text += "\n\n";
+        text += &table(&["RULE", "THE MODULE", "FOUND"], quirks);
+        if let Some(figures) = &self.figures {
+            text += &format!(
+                "\n\nwrite of 8 bytes {:.1} us, writes of 64 KiB {:.0} MB/s, last byte first in {} of 200",
+                figures.write_us, figures.write_mb_per_s, figures.last_byte_first
+            );
+        }
+        text
+    }
+}
+
+impl Selftest {
+    pub fn run(self) -> Result<ExitCode> {
+        let from = self.device.open()?;
+        let to = self.to.as_deref().map(Device::open).transpose()?;
+        let devices = rdma::devices(Some(from.name()))?;
+        let device = devices.first().context("the device is gone")?;
+        let report = Report::new(device, &from, to.as_ref())?;
+        self.format.print(&report, || report.text())?;
+        if let Some(path) = &self.report {
+            let text = serde_json::to_string_pretty(&output::versioned(&report))? + "\n";
+            std::fs::write(path, text).with_context(|| path.display().to_string())?;
+            message!("the report is in {}. {HOW_TO_SEND}", path.display());
+        }
+        let failed = |check: &Check| check.verdict == Verdict::Failed;
+        Ok(answer(!report.checks.iter().any(failed)))
+    }
+}
