@@ -38,6 +38,12 @@ module_param_named(completion_us, hca_completion_us, uint, 0644);
 MODULE_PARM_DESC(completion_us,
 		 "microseconds until a completion can be polled");
 
+unsigned int hca_context, hca_handler_cpu;
+module_param_named(context, hca_context, uint, 0644);
+MODULE_PARM_DESC(context, "that of completion handlers, on their vector's CPU");
+module_param_named(handler_cpu, hca_handler_cpu, uint, 0644);
+MODULE_PARM_DESC(handler_cpu, "the CPU of the last completion handler");
+
 unsigned int hca_interrupt_ms, hca_lose_interrupt, hca_refuse_send;
 module_param_named(interrupt_ms, hca_interrupt_ms, uint, 0644);
 MODULE_PARM_DESC(interrupt_ms, "milliseconds that an interrupt is late");

@@ -28,6 +28,9 @@
 /* A queue pair that has so much to move goes on in a worker. */
 #define HCA_INLINE_BYTES (64 << 10)
 
+/* The contexts of a completion handler that a test can ask for: 0 is an interrupt of any CPU. */
+enum { HCA_HARDIRQ = 1, HCA_SOFTIRQ, HCA_THREAD };
+
 /* The rules of a personality. */
 struct hca_rules {
 	const char *name;
@@ -110,7 +113,9 @@ struct hca_cq {
 	u32 head, shown, tail, size;
 	enum ib_cq_notify_flags armed;
 	bool overrun;
+	u32 vector;
 	struct irq_work irq, error;
+	struct work_struct in_vector;
 	struct timer_list late;
 	struct hrtimer delay;
 };
@@ -269,7 +274,7 @@ static inline void *hca_entry(struct hca_wq *wq, u32 n)
 /* device.c */
 extern struct hca __rcu *hcas[2];
 extern unsigned int hca_dma_faults, hca_broken_rules, hca_fail_command;
-extern unsigned int hca_completion_us;
+extern unsigned int hca_completion_us, hca_context, hca_handler_cpu;
 extern unsigned int hca_interrupt_ms, hca_lose_interrupt, hca_refuse_send;
 extern unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
 extern bool hca_stopped, hca_late_receive, hca_storm;

@@ -9,19 +9,43 @@
 
 /* --- completion queues --- */
 
+static void handle(struct hca_cq *cq)
+{
+	WRITE_ONCE(hca_handler_cpu, raw_smp_processor_id());
+	cq->ib.comp_handler(&cq->ib, cq->ib.cq_context);
+}
+
 /* As the handler of a driver's interrupt: with interrupts off, or in a thread with PREEMPT_RT. */
 static void cq_interrupt(struct irq_work *irq)
 {
-	struct hca_cq *cq = container_of(irq, struct hca_cq, irq);
-
-	cq->ib.comp_handler(&cq->ib, cq->ib.cq_context);
+	handle(container_of(irq, struct hca_cq, irq));
 }
 
 static void late_interrupt(struct timer_list *timer)
 {
 	struct hca_cq *cq = timer_container_of(cq, timer, late);
 
-	irq_work_queue(&cq->irq);
+	if (READ_ONCE(hca_context) == HCA_SOFTIRQ)
+		handle(cq);
+	else
+		irq_work_queue(&cq->irq);
+}
+
+/* Goes on, on the CPU of the vector, in the context that a test asked for. */
+static void cq_vector(struct work_struct *work)
+{
+	struct hca_cq *cq = container_of(work, struct hca_cq, in_vector);
+
+	switch (READ_ONCE(hca_context)) {
+	case HCA_HARDIRQ:
+		irq_work_queue(&cq->irq);
+		break;
+	case HCA_SOFTIRQ:
+		mod_timer(&cq->late, jiffies);
+		break;
+	default:
+		handle(cq);
+	}
 }
 
 /* The completion queue interrupts, unless that is made late. */
@@ -29,7 +53,9 @@ static void interrupt(struct hca_cq *cq)
 {
 	unsigned int ms = READ_ONCE(hca_interrupt_ms);
 
-	if (ms)
+	if (READ_ONCE(hca_context))
+		queue_work_on(cq->vector, system_percpu_wq, &cq->in_vector);
+	else if (ms)
 		mod_timer(&cq->late, jiffies + msecs_to_jiffies(ms));
 	else
 		irq_work_queue(&cq->irq);
@@ -106,9 +132,11 @@ static int create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 	if (!cq->ring)
 		return -ENOMEM;
 	spin_lock_init(&cq->lock);
+	cq->vector = attr->comp_vector;
 	cq->irq = IRQ_WORK_INIT(cq_interrupt);
+	INIT_WORK(&cq->in_vector, cq_vector);
 	cq->error = IRQ_WORK_INIT(cq_error);
-	timer_setup(&cq->late, late_interrupt, 0);
+	timer_setup(&cq->late, late_interrupt, TIMER_PINNED);
 	hrtimer_setup(&cq->delay, completions_due, CLOCK_MONOTONIC,
 		      HRTIMER_MODE_ABS);
 	ib->cqe = cq->size;
@@ -124,6 +152,7 @@ static int destroy_cq(struct ib_cq *ib, struct ib_udata *udata)
 	if (err)
 		return err;
 	hrtimer_cancel(&cq->delay);
+	cancel_work_sync(&cq->in_vector);
 	timer_shutdown_sync(&cq->late);
 	irq_work_sync(&cq->irq);
 	irq_work_sync(&cq->error);

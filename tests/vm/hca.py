@@ -3,7 +3,8 @@
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
     hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|reads|events|connect|unusable|srq|
-        interrupts|delayed|undrained|worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|refused|stopped
+        interrupts|contexts|delayed|undrained|worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|
+        refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -33,10 +34,15 @@ REFUSED = 10  # IB_WC_REM_ACCESS_ERR
 TOO_LONG = 1  # IB_WC_LOC_LEN_ERR
 
 
+def adapter_says(name):
+    """The value of a parameter of the adapter."""
+    with open(f"/sys/module/ulp_hca/parameters/{name}") as f:
+        return f.read().strip()
+
+
 def personality():
     """The driver whose rules the adapter has."""
-    with open("/sys/module/ulp_hca/parameters/personality") as f:
-        return f.read().strip()
+    return adapter_says("personality")
 
 
 def two(**more):
@@ -380,6 +386,31 @@ def test_interrupts(r):
     a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=a.grant.addr, rkey=a.grant.rkey, user_data=4)])
     got = [(c.user_data, c.status) for c in busy.wait(1)]
     r.equal("a thread that polls the device's queue needs none", got, [(4, 0)])
+
+
+def test_contexts(r):
+    """A driver calls the completion handler in each context, on the CPU of the vector that the queue asked for."""
+    a, b = two()
+    nobody = 1 << 20
+    for context, name in enumerate(("hard interrupt", "softirq", "worker"), 1):
+        for delivery in ("WORKQUEUE", "SOFTIRQ"):
+            where = []
+            for vector in range(os.cpu_count()):
+                cq = ulp.Cq(a.file, 256, N["DELIVER_" + delivery], comp_vector=vector)
+                qp = Qp(a.file, a.pd, cq)
+                qp.connect(qp.num, a.file.gid().gid, 0, 0)
+                adapter(context=context, handler_cpu=nobody)
+                to = {"remote_addr": a.grant.addr, "rkey": a.grant.rkey}
+                a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, user_data=n, **to) for n in range(4)])
+                got = [c.user_data for c in cq.wait(4)]
+                ulp.until(lambda: adapter_says("handler_cpu") != str(nobody))
+                adapter(context=0)
+                where.append((got, int(adapter_says("handler_cpu"))))
+                a.file.destroy(qp.handle)
+            want = [([0, 1, 2, 3], vector) for vector in range(os.cpu_count())]
+            r.equal(f"{name}, {delivery}: the completions in order, and the CPU of each vector", where, want)
+    a.close()
+    b.close()
 
 
 def test_delayed(r):

@@ -370,9 +370,9 @@ class File(OnHost):
 
 
 class Cq:
-    def __init__(self, file, entries=256, delivery=0, busy_poll_us=0):
+    def __init__(self, file, entries=256, delivery=0, busy_poll_us=0, **more):
         self.file = file
-        got = file.call("CQ_CREATE", entries=entries, delivery=delivery, busy_poll_us=busy_poll_us)
+        got = file.call("CQ_CREATE", entries=entries, delivery=delivery, busy_poll_us=busy_poll_us, **more)
         self.handle, self.entries, self.offset = got.handle, got.entries, got.mmap_offset
         self.map = file.map(got.mmap_size, got.mmap_offset)
         self.ring = S["cq_ring"].from_buffer(self.map)
