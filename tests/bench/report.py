@@ -10,7 +10,7 @@ the other side. The ratio is the median of the pairs' ratios of ours to theirs, 
 weighs on no side alone. The two figures beside a ratio are those of that pair, and the ratio is the quotient of
 what is printed. bench.json keeps the other modes, and of the same mode the other measurements of the same COMMIT.
 
-The second form writes figures of bench.json between the marks of two documents: the rows of OVER, BESIDE and KEPT
+The second form writes figures of bench.json between the marks of two documents: the rows of OVER and BESIDE
 into the README, and all rows against libibverbs and the floor into DOCUMENT.md. It also writes the lines of a picture:
 the cost of a write against the number of queue pairs.
 """
@@ -138,7 +138,6 @@ SHORT = ("libibverbs", "librdmacm", "the floor")
 OVER = (
     ("8 B write in lists of 64", "write_rate_8", "each_ns", 1),
     ("the same by io_uring", "write_rate_8_uring", "each_ns", 1),
-    ("the same on 16 queue pairs", "write_rate_8_16", "each_ns", 1),
     ("8 B write, one at a time, polled", "write_rate_8_one", "each_ns", 1),
     ("8 B send, half a round trip, both ends sleep", "send_lat_8", "median_us", 1000),
 )
@@ -150,14 +149,6 @@ BESIDE = (
     ("connecting, to the end of the first write", "icount", "connect", "total_us", "librdmacm"),
     ("system calls per 1,000 writes in lists of 64", "icount", "syscalls_write", "calls", "libibverbs"),
     ("system calls per 1,000 sends to and fro", "icount", "syscalls_send_lat", "calls", "libibverbs"),
-)
-# What the kernel keeps: words, and a kind of tests/bench/memory.
-KEPT = (
-    (
-        "an open file with a queue pair of 128 + 128, 64 B inline, 256 completions, and the driver's queues",
-        "open file with all that one queue pair needs: 128 + 128, 64 bytes inline, 256 completions",
-    ),
-    ("a connection by the connection manager, both ends", "connection, both ends, beside their queue pairs"),
 )
 # The points of the picture: queue pairs, and the test.
 POINTS = {1: "write_rate_8", 4: "write_rate_8_4", 16: "write_rate_8_16", 64: "write_rate_8_64", 128: "write_rate_8_128"}
@@ -205,7 +196,7 @@ def full(mode, result):
 
 def summary(results):
     """The README's tables."""
-    commits = sorted({results[mode]["commit"] for mode in ("hca", "icount", "memory") if mode in results})
+    commits = sorted({results[mode]["commit"] for mode in ("hca", "icount") if mode in results})
     lines = [
         textwrap.fill(f"Measured at commit {', '.join(commits)}. {RULE}", 100),
         "",
@@ -222,12 +213,6 @@ def summary(results):
         unit = UNITS[key][1]
         ours, theirs = (f"{number(v)} {unit}".rstrip() for v in (s["ours"], s["value"]))
         lines.append(f"| {words} | {ours} | {theirs}, {side} | {span(s)} |")
-    lines += ["", "| the kernel keeps | bytes |", "|---|---|"]
-    for words, kind in KEPT:
-        try:
-            lines.append(f"| {words} | {results['memory']['kernel_bytes'][kind][0]:,} |")
-        except KeyError:
-            raise SystemExit(f"report.py: {kind} was not measured: run scripts/bench memory") from None
     return "\n".join(lines) + "\n"
 
 
