@@ -22,7 +22,7 @@ use std::fs::File;
 use std::io::{IoSliceMut, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -70,7 +70,7 @@ impl Printer {
         let create = |path: &PathBuf| {
             let mut file = File::create(path)?;
             // The magic number, version 2.4, no time zone, no accuracy.
-            let head = [PCAP_NS, 4 << 16 | 2, 0, 0, FRAME as u32, ETHERNET];
+            let head = [PCAP_NS, (4 << 16) | 2, 0, 0, FRAME as u32, ETHERNET];
             file.write_all(&head.map(u32::to_le_bytes).concat())?;
             anyhow::Ok(file).with_context(|| format!("{}: cannot be written", path.display()))
         };
@@ -145,8 +145,8 @@ fn capture(args: &Sniff, printer: &mut Printer) -> Result<()> {
     };
     let wanted = args.interface.as_ref().map(index).transpose()?;
     let fd = open()?;
-    let where_ = args.interface.as_deref().unwrap_or("all interfaces");
-    message!("capturing at {where_} until Ctrl-C");
+    let place = args.interface.as_deref().unwrap_or("all interfaces");
+    message!("capturing at {place} until Ctrl-C");
     let (mut frame, mut control) = (vec![0; FRAME], cmsg_space!(TimeSpec));
     while !stop.load(Ordering::Relaxed) {
         let mut parts = [IoSliceMut::new(&mut frame)];
@@ -168,8 +168,8 @@ fn capture(args: &Sniff, printer: &mut Printer) -> Result<()> {
             continue;
         };
         // The loopback interface has each packet twice.
-        let is_copy = from.hatype() == libc::ARPHRD_LOOPBACK
-            && i32::from(from.pkttype()) == i32::from(libc::PACKET_OUTGOING);
+        let is_copy =
+            from.hatype() == libc::ARPHRD_LOOPBACK && from.pkttype() == libc::PACKET_OUTGOING;
         let is_wanted = wanted.is_none_or(|index| from.ifindex() == index as usize);
         let frame = frame.get(..len).unwrap_or_default();
         if is_wanted && !is_copy && printer.frame(at, frame)? {
@@ -198,7 +198,7 @@ fn frames(mut bytes: &[u8]) -> Result<Vec<(Duration, &[u8])>> {
         link == Some(ETHERNET),
         "its packets are not Ethernet frames"
     );
-    let mut next = || {
+    let next = || {
         let seconds = word(&mut bytes)?;
         let fraction = word(&mut bytes)?.checked_mul(unit)?;
         let (len, _) = (word(&mut bytes)?, word(&mut bytes)?);
@@ -207,10 +207,10 @@ fn frames(mut bytes: &[u8]) -> Result<Vec<(Duration, &[u8])>> {
         let at = Duration::from_secs(seconds.into()) + Duration::from_nanos(fraction.into());
         Some((at, frame))
     };
-    Ok(std::iter::from_fn(&mut next).collect())
+    Ok(std::iter::from_fn(next).collect())
 }
 
-fn replay(path: &PathBuf, printer: &mut Printer) -> Result<()> {
+fn replay(path: &Path, printer: &mut Printer) -> Result<()> {
     let name = || format!("{}", path.display());
     let mut bytes = Vec::new();
     let mut file = File::open(path).with_context(name)?;

@@ -196,7 +196,9 @@ impl Packet {
             }
             13 | 15..=18 => {
                 let [syndrome, msn @ ..] = take::<4>(&mut rest)?;
-                let msn = msn.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
+                let msn = msn
+                    .iter()
+                    .fold(0, |sum, byte| (sum << 8) | u32::from(*byte));
                 this.answer = Some((syndrome, msn));
             }
             19 | 20 => {
@@ -214,7 +216,7 @@ impl Packet {
             this.immediate = Some(take_u32(&mut rest)?);
         }
         // Four bytes, the last of which the flags say not to count.
-        this.len = rest.len().checked_sub(usize::from(flags >> 4 & 3))?;
+        this.len = rest.len().checked_sub(usize::from((flags >> 4) & 3))?;
         if this.datagram.is_some() && qp_num == GSI {
             this.message = message(rest);
         }
