@@ -69,7 +69,13 @@ impl Library {
         match output.status.success() {
             true => Ok(()),
             // Whether a type is called by its path depends on the version, and on who else has one.
-            false => Err(String::from_utf8_lossy(&output.stderr).replace("rust_ulp::", "")),
+            false => {
+                let mut messages = String::from_utf8_lossy(&output.stderr).into_owned();
+                for path in ["rust_ulp::wr::", "rust_ulp::qp::", "rust_ulp::"] {
+                    messages = messages.replace(path, "");
+                }
+                Err(messages)
+            }
         }
     }
 }
