@@ -1070,6 +1070,11 @@ static int get_port_immutable(struct ib_device *ib, u32 port,
 	return 0;
 }
 
+/* There is none: libibverbs has no provider. A device with this function can change its namespace. */
+static void disassociate_ucontext(struct ib_ucontext *context)
+{
+}
+
 const struct ib_device_ops hca_ops = {
 	.owner = THIS_MODULE,
 	.driver_id = RDMA_DRIVER_UNKNOWN,
@@ -1088,6 +1093,7 @@ const struct ib_device_ops hca_ops = {
 	.destroy_cq = destroy_cq,
 	.destroy_qp = destroy_qp,
 	.destroy_srq = destroy_srq,
+	.disassociate_ucontext = disassociate_ucontext,
 	.get_dev_fw_str = get_fw_str,
 	.get_dma_mr = hca_get_dma_mr,
 	.get_link_layer = get_link_layer,

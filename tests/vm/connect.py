@@ -1983,12 +1983,12 @@ class Elsewhere:
     # rxe goes whole by rmmod, in the order of its devices: that of the file is the last one.
     OWN = ulp.DEV1 if ulp.HCA else "rxe3"
 
-    def __init__(self):
+    def __init__(self, is_there=False):
         third = (
             "{ ip -n h2 link show d3 || ip -n h2 link add d3 up type dummy; } >/dev/null 2>&1",
             "{ [ -e /sys/class/infiniband/rxe3 ] || ip netns exec h2 rdma link add rxe3 type rxe netdev d3; }",
         )
-        self.ready = ulp.shell(" && ".join(["two-hosts up", *(third if not ulp.HCA else ())]))
+        self.ready = is_there or ulp.shell(" && ".join(["two-hosts up", *(third if not ulp.HCA else ())]))
         self.bare = Bare("h2", self.OWN, 6)
         self.left = list(self.bare.qps)
 
@@ -2114,6 +2114,26 @@ def test_stays(r):
     r.equal("what was pending ends as without that", got, (errno.EHOSTUNREACH,) * 2)
     r.equal("no attempt has an identifier", our_identifiers(), [])
     x.bare.file.close()
+
+
+def test_moved_away(r):
+    """The device of another file's attempts goes to another network namespace. Expects both in that of h2."""
+    x = Elsewhere(is_there=True)
+    got = [x.failed(x.attempt("10.9.0.1")), x.failed(x.attempt("10.9.0.1", src=addr("10.9.0.2")))]
+    r.equal("attempts by route and by source fail", got, [errno.EXDEV] * 2)
+    asleep = Thread(wait, x.bare.file, x.attempt("10.9.0.97", src=addr("10.9.0.2")).handle, 40 * PATIENCE)
+    pending = x.pending()
+    got = goes(f"ip netns exec h2 rdma dev set {ulp.DEV2} netns h1", x.bare.file)
+    r.equal("`rdma dev set netns` succeeds, and a namespace exits meanwhile", got, ((0, ""), True))
+    if x.bare.file.fd < 0:
+        return
+    got = x.failed(pending), asleep.end()[0]
+    r.check("what was pending has failed", set(got) <= {*AWAY, errno.ENODEV}, got)
+    r.equal("the file's own device lives", error_of(x.bare.file.pd), "none")
+    x.bare.file.close()
+    r.equal("h1 has the other", [ulp.text(d.name) for d in File("h1").devices()], [ulp.DEV2])
+    bare = Bare("h1", ulp.DEV2)
+    bare.file.close()
 
 
 def test_removal_under_load(r):
