@@ -37,7 +37,7 @@ fn main() {
 /// Is written to: 8 bytes for each write of each queue.
 fn listen(addr: &str, queues: usize) -> Result<()> {
     let dev = Device::open_default()?;
-    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(2 * queues as u32)?);
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16 + queues as u32)?);
     let (buf, mut peers) = (pd.alloc_buffer(queues * PART as usize)?, Vec::new());
     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
     let listener = Listener::bind(&dev, addr)?;
@@ -46,11 +46,11 @@ fn listen(addr: &str, queues: usize) -> Result<()> {
         qp.post_recv(Recv::empty())?;
         peers.push(listener.accept(LONG)?.accept(qp, &[&grant])?);
     }
-    // A message behind the writes of each queue: polling their memory would not show which of them landed.
+    // The message behind the writes: polling their memory would not show which of them landed.
     (0..queues).try_for_each(|_| cq.wait(LONG)?.check())?;
-    for at in (0..queues * PART as usize).step_by(8) {
-        let number = buf.load_u64(at, Ordering::Acquire)?;
-        assert_eq!(number, at as u64 % PART / 8 + 1);
+    for i in 0..queues * WRITES as usize {
+        let number = buf.load_u64(8 * i, Ordering::Acquire)?;
+        assert_eq!(number, i as u64 % WRITES + 1);
     }
     println!("{queues} queues, each written to {WRITES} times");
     let mut peers = peers.iter();

@@ -11,10 +11,10 @@ use crate::output::{self, answer, table, FormatArgs};
 use crate::rdma::{self, RdmaDevice};
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use rust_ulp::{
-    Access, Buffer, Cq, Device, FetchAdd, Grant, PageSize, Pd, Qp, Rc, Read, Recv, RemoteSlice,
-    Send, Status, WrOpcode, Write,
-};
+use rust_ulp::memory::PageSize;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{FetchAdd, Read, Recv, Send, WrOpcode, Write};
+use rust_ulp::{Access, Buffer, Cq, Device, Grant, Pd, Qp, RemoteSlice, Status};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -127,7 +127,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(device: &Device) -> rust_ulp::Result<Self> {
+    fn new(device: &Device) -> rust_ulp::error::Result<Self> {
         let pd = device.alloc_pd()?;
         let cq = device.create_cq(64)?;
         let buffer = pd.alloc_buffer(BYTES)?;
