@@ -4,7 +4,7 @@
 //! specification, behind UDP port 4791 (annex A17).
 
 use crate::lang::{Lang, Texts};
-use rust_ulp::RnrTimer;
+use rust_ulp::qp::RnrTimer;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
