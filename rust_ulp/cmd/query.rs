@@ -143,9 +143,6 @@ pub(super) fn device(ctx: &Ctx<'_>, value: &mut abi::DeviceQuery) -> Result {
     let attributes = &device.attributes;
     let [rc_send_ops, uc_send_ops, ud_send_ops] = device.send_ops;
     let mut caps = 0;
-    if attributes.max_fast_reg_pages > 0 {
-        caps |= abi::CAP_FAST_REG;
-    }
     if attributes.max_srq > 0 {
         caps |= abi::CAP_SRQ;
     }

@@ -38,7 +38,7 @@ numbers! {
     u64: TIMEOUT_INFINITE = 0xffffffffffffffff;
     u32: CQE_SIZE_V1 = 64, EVENT_SIZE_V1 = 32, WR_SIZE_V1 = 72;
     u32: DEVICE_DEFAULT = 1 << 0, DEVICE_LOCAL_NET = 1 << 1;
-    u64: CAP_FAST_REG = 1 << 0, CAP_SRQ = 1 << 1, CAP_VIRT_DMA = 1 << 2;
+    u64: CAP_SRQ = 1 << 0, CAP_VIRT_DMA = 1 << 1;
     u32: ATOMIC_NONE = 0, ATOMIC_HCA = 1, ATOMIC_GLOB = 2;
     u32: QPT_RC = 2, QPT_UC = 3, QPT_UD = 4;
     u32: LINK_UNSPECIFIED = 0, LINK_INFINIBAND = 1, LINK_ETHERNET = 2;

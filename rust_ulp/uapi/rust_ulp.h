@@ -189,9 +189,8 @@ struct rust_ulp_attach {
 };
 
 /* rust_ulp_device_query.caps */
-#define RUST_ULP_CAP_FAST_REG		(1ULL << 0)	/* the device supports buffers and grants */
-#define RUST_ULP_CAP_SRQ		(1ULL << 1)
-#define RUST_ULP_CAP_VIRT_DMA		(1ULL << 2)	/* a software device, without DMA */
+#define RUST_ULP_CAP_SRQ		(1ULL << 0)
+#define RUST_ULP_CAP_VIRT_DMA		(1ULL << 1)	/* a software device, without DMA */
 /* rust_ulp_device_query.atomic_cap, as enum ib_atomic_cap */
 #define RUST_ULP_ATOMIC_NONE	0
 #define RUST_ULP_ATOMIC_HCA	1	/* only with other atomics of this device */

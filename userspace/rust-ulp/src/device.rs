@@ -94,8 +94,6 @@ pub struct DeviceInfo {
     pub max_mr_size: u64,
     /// Bit n: pages of 2^n bytes can be registered.
     pub page_size_cap: u64,
-    /// True if buffers and grants can be made.
-    pub fast_reg: bool,
     /// True if it is a software device, without DMA.
     pub software: bool,
     /// Vendor's number.
@@ -489,7 +487,6 @@ fn info(dev: &abi::DeviceQuery) -> DeviceInfo {
         sys_image_guid: Guid(dev.sys_image_guid),
         max_mr_size: dev.max_mr_size,
         page_size_cap: dev.page_size_cap,
-        fast_reg: dev.caps & abi::CAP_FAST_REG != 0,
         software: dev.caps & abi::CAP_VIRT_DMA != 0,
         vendor_id: dev.vendor_id,
         vendor_part_id: dev.vendor_part_id,

@@ -543,7 +543,7 @@ impl Kernel {
                 (arg.phys_ports, arg.num_comp_vectors) = (1, 1);
                 (arg.max_qp_wr, arg.max_send_sge, arg.max_recv_sge) = (1024, 8, 8);
                 (arg.max_qp_rd_atom, arg.max_qp_init_rd_atom) = (128, 12);
-                arg.caps = abi::CAP_FAST_REG | abi::CAP_VIRT_DMA;
+                arg.caps = abi::CAP_VIRT_DMA;
                 arg.atomic_cap = abi::ATOMIC_GLOB;
                 Ok(())
             };
