@@ -7,11 +7,8 @@
 
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::tcp::Listener;
 use rust_ulp::wr::{Recv, Write};
-use rust_ulp::{Access, Device};
+use rust_ulp::{error::Result, qp::Rc, tcp::Listener, Access, Device};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

@@ -5,11 +5,7 @@
 //!     rdma_write listen 0.0.0.0:18515       # on the host that is written to
 //!     rdma_write 10.9.0.2:18515 "hello"     # on the host that writes
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::tcp::TcpOptions;
-use rust_ulp::wr::{Recv, Write};
-use rust_ulp::{Access, Device};
+use rust_ulp::{error::Result, qp::Rc, tcp::TcpOptions, wr::Recv, wr::Write, Access, Device};
 use std::time::Duration;
 
 fn main() {
