@@ -1070,7 +1070,7 @@ static int get_port_immutable(struct ib_device *ib, u32 port,
 	return 0;
 }
 
-/* There is none: libibverbs has no provider. A device with this function can change its namespace. */
+/* No context exists: libibverbs has no provider. With this the device can change namespaces. */
 static void disassociate_ucontext(struct ib_ucontext *context)
 {
 }
