@@ -8,7 +8,7 @@
 export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run dev test test-all test-long mutants test-hosts test-hca test-matrix test-debug \
+.PHONY: all module userspace lab run dev test test-all test-long mutants test-hosts test-hca nightly test-debug \
 	test-debug-long test-install selftest-debug bench results shell check size coverage rust-analyzer doc book pictures abi \
 	install uninstall deb help clean lab-clean
 
@@ -39,8 +39,8 @@ test-hosts:
 test-hca:
 	@scripts/test hca
 
-test-matrix:
-	@scripts/matrix
+nightly:
+	@scripts/nightly $(if $(RESUME),--resume) $(if $(LIMIT),--limit $(LIMIT)) $(LANES)
 
 test-debug:
 	@scripts/test --kernel debug
@@ -119,7 +119,8 @@ help:
 	@echo '  mutants        plants bugs in the module that suites must find (ONLY=ID,... or COUNT=N [TURN=T])'
 	@echo '  test-hosts     runs the suites that need a second guest'
 	@echo '  test-hca       runs suites on the adapter of the lab, with the rules of each driver'
-	@echo '  test-matrix    runs the suites of the VM on each kernel, and prints a table'
+	@echo '  nightly        runs everything on every kernel, in pieces, and prints a table (LANES="stock hca";'
+	@echo '                 RESUME=1 goes on where it broke off; LIMIT=S)'
 	@echo '  test-debug     runs the suites of the VM on a kernel with KASAN, lockdep, kmemleak, ...'
 	@echo '  test-debug-long runs the longer ones of those suites'
 	@echo '  selftest-debug checks that the debug kernel finds each planted bug'
