@@ -4,13 +4,14 @@
 
 # KVER: the kernel of the lab; ARCH: amd64, arm64 or arm64-16k; KDIR: a prepared kernel tree instead of it.
 # T, K: the suite of `make dev` and the pattern of its cases; SHARE: a directory for `make shell`.
+# N, IN, CERT, LANGUAGE, HINT: of `make learn`, see scripts/learn.
 # PREFIX, DESTDIR, MODULE_SIGN_KEY, MODULE_SIGN_CERT: of install, see scripts/install.
-export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
+export KVER KDIR LANGUAGE HINT PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
 .PHONY: all module userspace lab run dev test test-all test-long mutants test-hosts test-hca nightly test-debug \
 	test-debug-long test-install selftest-debug bench results shell check size coverage rust-analyzer doc book pictures abi \
-	install uninstall deb help clean lab-clean
+	learn install uninstall deb help clean lab-clean
 
 all:
 	@scripts/build all
@@ -53,6 +54,9 @@ selftest-debug:
 
 bench: module userspace
 	@scripts/bench
+
+learn:
+	@scripts/learn $(if $(CERT),--cert,$(N) $(IN))
 
 results:
 	@scripts/results $(if $(NOTE),--note '$(NOTE)') $(WHAT)
@@ -109,6 +113,8 @@ help:
 	@echo '  userspace      builds the tools and examples in build/user/release'
 	@echo '  lab            makes the VM from packages, in a cache outside the tree'
 	@echo '  run            boots the VM and sends an RDMA Write between two hosts'
+	@echo '  learn          lists the labs; N=3 lays lab 3 out, and after that builds and checks it (IN=c: in C;'
+	@echo '                 HINT=2: a stronger hint; LANGUAGE=zh: in Chinese); CERT=1 writes what passed'
 	@echo '  dev T=SUITE    builds changes and runs the suite in a guest that keeps running;'
 	@echo '                 K=PATTERN: only the cases whose names match'
 	@echo '  test           builds, and runs what a change of the module needs: gates, host tests, suites'

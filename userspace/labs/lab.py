@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the checks of the labs share.
+
+A check is the other end of a learner's program: it runs in h1, on rxe1, and the program in h2, on rxe2.
+It judges what the machine saw: memory, packets on the line, counters, states, tracepoints. It prints one
+line of JSON: `key` is null, or names the assertion that failed, for which hints.*.txt have a hint.
+"""
+
+import contextlib
+import ctypes
+import ipaddress
+import json
+import mmap
+import os
+import random
+import re
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+PATIENCE = int(os.environ.get("ULP_PATIENCE") or 5)
+HOST, HOST6, PORT = "10.9.0.1", "fd09::1", 18600
+ROCE = 4791
+draw = random.SystemRandom()
+
+
+class Failed(Exception):
+    """An assertion of a check: its key, what was seen, what was expected."""
+
+    def __init__(self, key, seen, expected):
+        super().__init__(key)
+        self.key, self.seen, self.expected = key, str(seen), str(expected)
+
+
+def expect(key, good, seen, expected):
+    if not good:
+        raise Failed(key, seen, expected)
+
+
+def seconds(count):
+    """A deadline, as long as this guest is slow. It tells a hang, and nothing else."""
+    return count * PATIENCE
+
+
+def until(condition, count=2):
+    """Waits for the condition; what it returned, or None after that time."""
+    end = time.monotonic() + seconds(count)
+    while not (got := condition()):
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.005)
+    return got
+
+
+def run(*command):
+    """What a command prints. That it fails is no mistake of the learner's."""
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds(10)).stdout
+
+
+def in_host(host):
+    """A command's words that run what follows in a host."""
+    return ["ip", "netns", "exec", host]
+
+
+class Program:
+    """The learner's program, or another, with its output in a file."""
+
+    def __init__(self, *words, host="h2"):
+        self.output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [*in_host(host), *map(str, words)], stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT
+        )
+        self.pid = self.process.pid
+
+    def status(self):
+        return self.process.poll()
+
+    def said(self):
+        self.output.seek(0)
+        return self.output.read()
+
+    def last(self):
+        lines = self.said().strip().splitlines()
+        return lines[-1] if lines else "it printed nothing"
+
+    def ended(self):
+        """How it ended, in words."""
+        status = self.status()
+        how = f"signal {-status}" if status < 0 else f"status {status}"
+        return f"the program ended with {how}: {self.last()}"
+
+    def wait(self, count=4):
+        """Its status; a program that goes on is a failure."""
+        try:
+            return self.process.wait(seconds(count))
+        except subprocess.TimeoutExpired:
+            self.stop()
+            raise Failed("time", f"no end after {seconds(count)} s; it says: {self.last()}", "an end") from None
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Wire:
+    """The exchange: a TCP connection on which each end sends lines of `name=value`."""
+
+    def __init__(self, port=PORT):
+        self.server = socket.create_server((HOST, port), reuse_port=True)
+        self.server.settimeout(0.05)
+        self.program = self.socket = None
+        self.rest = b""
+
+    def meet(self, program):
+        self.program = program
+        self.socket = until(self._accept, 3)
+        ended = program.status() is not None
+        expect("exchange", self.socket, program.ended() if ended else "no connection", f"a connection to {HOST}:{PORT}")
+        self.socket.settimeout(0.05)
+
+    def _accept(self):
+        try:
+            return self.server.accept()[0]
+        except TimeoutError:
+            return None if self.program.status() is None else False
+
+    def say(self, **fields):
+        with contextlib.suppress(ConnectionError):
+            self.socket.sendall((" ".join(f"{k}={v}" for k, v in fields.items()) + "\n").encode())
+
+    def tell(self, word):
+        with contextlib.suppress(ConnectionError):
+            self.socket.sendall(f"{word}\n".encode())
+
+    def _more(self):
+        try:
+            data = self.socket.recv(4096)
+        except TimeoutError:
+            return None
+        except ConnectionError:
+            data = b""
+        self.rest += data
+        return data or b"\n" in self.rest or "closed"
+
+    def line(self, count=3):
+        """The next line; None when the program has closed the connection."""
+        end = time.monotonic() + seconds(count)
+        while b"\n" not in self.rest:
+            if self._more() == "closed":
+                return None
+            if time.monotonic() > end:
+                raise Failed("time", f"no line after {seconds(count)} s; it says: {self.program.last()}", "a line")
+        line, _, self.rest = self.rest.partition(b"\n")
+        return line.decode(errors="replace").strip()
+
+    def hear(self, *names):
+        """The next line's fields as numbers; `gid` as 16 bytes."""
+        line = self.line()
+        wanted = "a line with " + " ".join(f"{name}=" for name in names)
+        if line is None:
+            self.program.wait()
+            raise Failed("exchange", self.program.ended(), wanted)
+        found = dict(re.findall(r"(\w+)=(\S+)", line))
+        try:
+            return {name: gid(found[name]) if name == "gid" else int(found[name], 0) for name in names}
+        except (KeyError, ValueError):
+            raise Failed("exchange", repr(line), wanted) from None
+
+    def word(self, word):
+        line = self.line()
+        if line is None:
+            self.program.wait()
+            raise Failed("exchange", self.program.ended(), f"the line '{word}'")
+        expect("exchange", line == word, repr(line), f"the line '{word}'")
+
+
+def gid(text):
+    return ipaddress.IPv6Address(text).packed
+
+
+def text_of(gid_bytes):
+    """A GID as libibverbs writes it."""
+    return ":".join(re.findall("....", gid_bytes.hex()))
+
+
+def gids(device):
+    """The entries of the device's table: index, GID, type."""
+    base = f"/sys/class/infiniband/{device}/ports/1"
+    found = []
+    for index in range(32):
+        with (
+            contextlib.suppress(OSError),
+            open(f"{base}/gids/{index}") as g,
+            open(f"{base}/gid_attrs/types/{index}") as t,
+        ):
+            found.append((index, gid(g.read().strip()), t.read().strip()))
+    return found
+
+
+def gid_entry(device, address):
+    """The index and the GID by which a device sends from an address."""
+    address = ipaddress.ip_address(address)
+    wanted = (b"\0" * 10 + b"\xff\xff" if address.version == 4 else b"") + address.packed
+    return next((index, g) for index, g, kind in gids(device) if g == wanted and kind == "RoCE v2")
+
+
+class Peer:
+    """The other end, by libibverbs: a queue pair and memory that other processes see, too."""
+
+    def __init__(self, kind="RC", length=1 << 16, address=HOST, depth=64, device="rxe1", memory=None):
+        from pyverbs import libibverbs_enums as e
+        from pyverbs.cq import CQ
+        from pyverbs.device import Context
+        from pyverbs.mr import MR
+        from pyverbs.pd import PD
+        from pyverbs.qp import QP, QPCap, QPInitAttr
+
+        self.e, self.kind, self.length = e, kind, length
+        self.index, self.gid = gid_entry(device, address)
+        self.context = Context(name=device)
+        self.pd, self.cq = PD(self.context), CQ(self.context, 2 * depth)
+        self.memory = memory or mmap.mmap(-1, length)
+        where = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        access = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
+        self.mr = MR(self.pd, length, access, where)
+        cap = QPCap(max_send_wr=depth, max_recv_wr=depth)
+        kind_of = {"RC": e.IBV_QPT_RC, "UC": e.IBV_QPT_UC, "UD": e.IBV_QPT_UD}[kind]
+        self.qp = QP(self.pd, QPInitAttr(qp_type=kind_of, scq=self.cq, rcq=self.cq, cap=cap))
+        self.qpn, self.psn = self.qp.qp_num, draw.randrange(1 << 24)
+        self.addr, self.rkey = where, self.mr.rkey
+
+    def ends(self):
+        """The fields of the line that it sends."""
+        return {"qpn": self.qpn, "psn": self.psn, "gid": text_of(self.gid), "rkey": self.rkey, "addr": self.addr}
+
+    def connect(self, their, *, retry=7, rnr=7, timeout=14, mtu=1024):
+        from pyverbs.qp import QPAttr
+
+        e, attr = self.e, QPAttr(port_num=1)
+        attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
+        self.qp.to_init(attr)
+        attr.ah_attr = self._way(their["gid"])
+        attr.path_mtu, attr.dest_qp_num, attr.rq_psn = mtu.bit_length() - 8, their["qpn"], their["psn"]
+        attr.max_dest_rd_atomic, attr.min_rnr_timer = 4, 12
+        self.qp.to_rtr(attr)
+        attr.timeout, attr.retry_cnt, attr.rnr_retry = timeout, retry, rnr
+        attr.sq_psn, attr.max_rd_atomic = self.psn, 4
+        self.qp.to_rts(attr)
+
+    def start(self, qkey):
+        """Brings a queue pair of datagrams to RTS."""
+        from pyverbs.qp import QPAttr
+
+        attr = QPAttr(port_num=1)
+        attr.qkey = qkey
+        self.qp.to_init(attr)
+        self.qp.to_rtr(attr)
+        attr.sq_psn = self.psn
+        self.qp.to_rts(attr)
+
+    def _way(self, to):
+        from pyverbs.addr import GID, AHAttr, GlobalRoute
+
+        return AHAttr(
+            port_num=1, is_global=1, gr=GlobalRoute(dgid=GID(text_of(to)), sgid_index=self.index, hop_limit=64)
+        )
+
+    def receive(self, offset, length, number=0):
+        from pyverbs.wr import SGE, RecvWR
+
+        self.qp.post_recv(RecvWR(num_sge=1, sg=[SGE(self.addr + offset, length, self.mr.lkey)], wr_id=1 << 32 | number))
+
+    def send(self, offset, length, number=0, to=None, qkey=0):
+        """Posts a Send; `to` names the queue pair that a datagram is for."""
+        from pyverbs.addr import AH
+        from pyverbs.wr import SGE, SendWR
+
+        sg = [SGE(self.addr + offset, length, self.mr.lkey)]
+        wr = SendWR(opcode=self.e.IBV_WR_SEND, num_sge=1, sg=sg, wr_id=number)
+        if to:
+            self.ah = AH(self.pd, attr=self._way(to["gid"]))
+            wr.set_wr_ud(self.ah, to["qpn"], qkey)
+        self.qp.post_send(wr)
+
+    def one_sided(self, opcode, offset, length, addr, rkey):
+        """Posts an RDMA Write or Read."""
+        from pyverbs.wr import SGE, SendWR
+
+        sg = [SGE(self.addr + offset, length, self.mr.lkey)]
+        wr = SendWR(opcode=opcode, num_sge=1, sg=sg)
+        wr.set_wr_rdma(rkey, addr)
+        self.qp.post_send(wr)
+
+    def completion(self):
+        """The next completion, of a check's own work."""
+        if not (found := until(self.poll, 10)):
+            raise RuntimeError("no completion")
+        return found[0]
+
+    def poll(self):
+        """Completions that have come: whether of a receive, number, status, bytes, sender."""
+        _, wcs = self.cq.poll(64)
+        return [(wc.wr_id >> 32, wc.wr_id & 0xFFFFFFFF, wc.status, wc.byte_len, wc.src_qp) for wc in wcs]
+
+
+class Packet:
+    """A RoCE v2 packet as it was on the line."""
+
+    def __init__(self, when, source, destination, bth):
+        self.when, self.source, self.destination = when, source, destination
+        self.opcode, self.qpn = bth[0], int.from_bytes(bth[5:8], "big")
+        self.psn, self.rest = int.from_bytes(bth[9:12], "big"), bth[12:-4]
+
+    def syndrome(self):
+        """Of an acknowledgement: 0x00 ACK, 0x20 RNR NAK, 0x60 NAK; else None."""
+        return self.rest[0] & 0xFF if self.opcode & 0x1F == 17 else None
+
+
+class Capture:
+    """Records the packets to UDP port 4791 on h1's end of the line while the block runs."""
+
+    def __enter__(self):
+        self.frames, self.over = [], threading.Event()
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self.socket.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+        self.socket.bind(("w1", 0))
+        self.socket.settimeout(0.1)
+        self.thread = threading.Thread(target=self._record)
+        self.thread.start()
+        return self
+
+    def _record(self):
+        while True:
+            try:
+                self.frames.append((time.time(), self.socket.recv(8192)))
+            except TimeoutError:
+                if self.over.is_set():
+                    return
+
+    def __exit__(self, *_):
+        # What is on its way comes before a silence of 0.1 s.
+        self.over.set()
+        self.thread.join()
+        self.socket.close()
+
+    def packets(self):
+        found = []
+        for when, frame in list(self.frames):
+            kind, ip = int.from_bytes(frame[12:14], "big"), frame[14:]
+            if kind == 0x0800 and ip[9] == 17:
+                head, source, to = 4 * (ip[0] & 15), ip[12:16], ip[16:20]
+            elif kind == 0x86DD and ip[6] == 17:
+                head, source, to = 40, ip[8:24], ip[24:40]
+            else:
+                continue
+            _, port, length = struct.unpack("!HHH", ip[head : head + 6])
+            if port == ROCE:
+                udp = ip[head + 8 : head + length]
+                found.append(Packet(when, ipaddress.ip_address(source), ipaddress.ip_address(to), udp))
+        return found
+
+    def sent(self, opcodes=None):
+        """Those that came from h2."""
+        theirs = [p for p in self.packets() if str(p.source) not in (HOST, HOST6)]
+        return [p for p in theirs if opcodes is None or p.opcode in opcodes]
+
+
+def counters(device):
+    """The hardware counters of a device, by netlink."""
+    text = run(*in_host("h1"), "rdma", "statistic", "show", "link", f"{device}/1")
+    return {name: int(value) for name, value in re.findall(r"(\w+) (\d+)", text)}
+
+
+def queue_pair(qpn, device="rxe2"):
+    """What `rdma resource` shows of a queue pair; nothing when it is gone."""
+    shown = json.loads(run("rdma", "-j", "resource", "show", "qp") or "[]")
+    return next((q for q in shown if q["ifname"] == device and q["lqpn"] == qpn), {})
+
+
+class Lab:
+    """What a check is called with: the program, its language, and the evidence that it finds."""
+
+    def __init__(self, program, kind):
+        self.program, self.kind, self.evidence, self.started = program, kind, [], []
+
+    def saw(self, text):
+        self.evidence.append(text)
+
+    def start(self, *words, host="h2"):
+        self.started.append(Program(self.program, *words, host=host))
+        return self.started[-1]
+
+    def meet(self, *words, device="rxe2", host="h2"):
+        """Starts the program, which connects to the exchange."""
+        wire = Wire()
+        program = self.start(device, f"{HOST}:{PORT}", *words, host=host)
+        wire.meet(program)
+        return program, wire
+
+    def finish(self, program):
+        """The program has to end, and well."""
+        status = program.wait()
+        expect("ends", status == 0, program.ended(), "status 0")
+
+
+def main(check):
+    """check PROGRAM KIND: prints the verdict. Status 0: passed, 1: not, 2: the check itself failed."""
+    if len(sys.argv) != 3:
+        print("usage: check PROGRAM rust|c|text", file=sys.stderr)
+        sys.exit(2)
+    os.setns(os.open("/run/netns/h1", os.O_RDONLY), os.CLONE_NEWNET)
+    lab = Lab(*sys.argv[1:])
+    verdict, status = {"key": None, "seen": "", "expected": ""}, 0
+    try:
+        check(lab)
+    except Failed as failed:
+        verdict, status = {"key": failed.key, "seen": failed.seen, "expected": failed.expected}, 1
+    finally:
+        for program in lab.started:
+            if program.status() is None:
+                program.stop()
+    verdict["evidence"] = lab.evidence
+    verdict["program"] = lab.started[-1].said()[-2000:] if lab.started else ""
+    print(json.dumps(verdict), flush=True)
+    os._exit(status)  # libibverbs does not survive what Python tears down in its own order
