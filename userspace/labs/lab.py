@@ -324,7 +324,7 @@ class Capture:
     """Records the packets to UDP port 4791 on h1's end of the line while the block runs."""
 
     def __enter__(self):
-        self.frames, self.over = [], threading.Event()
+        self.frames, self.end = [], None
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         self.socket.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
         self.socket.bind(("w1", 0))
@@ -334,16 +334,16 @@ class Capture:
         return self
 
     def _record(self):
-        while True:
+        while self.end is None or time.monotonic() < self.end:
             try:
                 self.frames.append((time.time(), self.socket.recv(8192)))
             except TimeoutError:
-                if self.over.is_set():
+                if self.end is not None:
                     return
 
     def __exit__(self, *_):
-        # What is on its way comes before a silence of 0.1 s.
-        self.over.set()
+        # What is on its way comes before a silence of 0.1 s. A device that repeats for ever is never silent.
+        self.end = time.monotonic() + seconds(0.2)
         self.thread.join()
         self.socket.close()
 
