@@ -90,7 +90,7 @@ static void deliver(struct hca_qp *qp, struct hca_qp *to, struct hca_wqe *wqe,
 		(struct hca_seg){ .ptr = qp->grh, .length = sizeof(qp->grh) };
 	from->count++;
 	from->length += sizeof(qp->grh);
-	if (hca_copy(&qp->far, from))
+	if (hca_copy(&qp->far, from, 0))
 		wc.status = IB_WC_LOC_PROT_ERR;
 	hca_segs_end(&qp->far);
 	hca_recv_wc(to, &wc, wqe->flags & IB_SEND_SOLICITED);

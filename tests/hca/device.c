@@ -58,12 +58,14 @@ MODULE_PARM_DESC(flush_register, "the next n REG_MR fail their queue pair");
 module_param_named(poll_ms, hca_poll_ms, uint, 0644);
 MODULE_PARM_DESC(poll_ms, "milliseconds that a worker keeps completions");
 
-bool hca_stopped, hca_late_receive, hca_storm;
+bool hca_stopped, hca_late_receive, hca_storm, hca_hold_writes;
 module_param_named(late_receive, hca_late_receive, bool, 0644);
 MODULE_PARM_DESC(late_receive,
 		 "a QP completes a receive while it is destroyed");
 module_param_named(pause_storm, hca_storm, bool, 0644);
 MODULE_PARM_DESC(pause_storm, "pause frames stop connected queue pairs");
+module_param_named(hold_writes, hca_hold_writes, bool, 0644);
+MODULE_PARM_DESC(hold_writes, "what is late of a Write does not land");
 
 static unsigned int command_us;
 module_param(command_us, uint, 0644);

@@ -27,6 +27,8 @@
 #define HCA_FIRST_MR 2
 /* A queue pair that has so much to move goes on in a worker. */
 #define HCA_INLINE_BYTES (64 << 10)
+/* So much of the end of a Write is not late. */
+#define HCA_PROMPT 64
 
 /* The contexts of a completion handler that a test can ask for: 0 is an interrupt of any CPU. */
 enum { HCA_HARDIRQ = 1, HCA_SOFTIRQ, HCA_THREAD };
@@ -61,6 +63,8 @@ struct hca_rules {
 	bool short_keys;
 	/* The rights that REG_MR adds. */
 	int more_access;
+	/* All of a Write but its last HCA_PROMPT bytes lands late, but before it completes. */
+	bool relaxed;
 	/* REG_MR ignores the size of a page: the adapter takes each for one of PAGE_SIZE. */
 	bool fixed_page_size;
 	/* Bytes of a send queue entry beside its memory, and the limits of an entry and a queue. */
@@ -254,8 +258,8 @@ struct hca_qp {
 	struct irq_work event;
 	unsigned long events;
 
-	/* Of who runs the send queue. */
-	struct hca_segs near, far;
+	/* Of who runs the send queue; `late`: what has not landed of a Write. */
+	struct hca_segs near, far, late_near, late_far;
 	u8 grh[sizeof(struct ib_grh)];
 };
 
@@ -277,7 +281,7 @@ extern unsigned int hca_dma_faults, hca_broken_rules, hca_fail_command;
 extern unsigned int hca_completion_us, hca_context, hca_handler_cpu;
 extern unsigned int hca_interrupt_ms, hca_lose_interrupt, hca_refuse_send;
 extern unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
-extern bool hca_stopped, hca_late_receive, hca_storm;
+extern bool hca_stopped, hca_late_receive, hca_storm, hca_hold_writes;
 unsigned int hca_count_down(unsigned int *left);
 int hca_command(struct hca *hca, const char *name);
 void hca_broken(struct hca *hca, const char *format, ...) __printf(2, 3);
@@ -327,7 +331,7 @@ void hca_segs_add_ptr(struct hca_segs *segs, void *ptr, u64 length);
 int hca_segs_add_list(struct hca_segs *segs, struct hca *hca, struct ib_pd *pd,
 		      const struct ib_sge *sge, u32 count, int access);
 void hca_segs_end(struct hca_segs *segs);
-int hca_copy(struct hca_segs *to, struct hca_segs *from);
+int hca_copy(struct hca_segs *to, struct hca_segs *from, u64 offset);
 int hca_atomic(struct hca_segs *segs, bool swap, u64 compare, u64 value,
 	       u64 *old);
 

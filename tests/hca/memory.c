@@ -450,30 +450,31 @@ static void *locate(struct hca_seg *seg, u64 offset, size_t *run)
 	return phys_to_virt(phys);
 }
 
-/* Moves `from` to the begin of `to`, which is no shorter. */
-int hca_copy(struct hca_segs *to, struct hca_segs *from)
+/* Moves what is at `offset` of `from` to that of `to`, which is no shorter. */
+int hca_copy(struct hca_segs *to, struct hca_segs *from, u64 offset)
 {
 	struct hca_seg *t = to->seg, *f = from->seg;
-	u64 t_offset = 0, f_offset = 0, left = from->length;
+	u64 t_offset = offset, f_offset = offset, left = from->length - offset;
 	size_t t_run, f_run;
 	void *t_ptr, *f_ptr;
 
 	while (left) {
-		if (t_offset == t->length) {
+		if (t_offset >= t->length) {
+			t_offset -= t->length;
 			t++;
-			t_offset = 0;
 			continue;
 		}
-		if (f_offset == f->length) {
+		if (f_offset >= f->length) {
+			f_offset -= f->length;
 			f++;
-			f_offset = 0;
 			continue;
 		}
 		t_ptr = locate(t, t_offset, &t_run);
 		f_ptr = locate(f, f_offset, &f_run);
 		if (!t_ptr || !f_ptr)
 			return -EFAULT;
-		t_run = min(t_run, f_run);
+		/* What is late of a Write is shorter than its pieces. */
+		t_run = min3(t_run, f_run, (size_t)left);
 		memmove(t_ptr, f_ptr, t_run);
 		t_offset += t_run;
 		f_offset += t_run;

@@ -64,6 +64,8 @@ static const struct hca_rules all_rules[] = {
 		.max_sq = 64 << 15,
 		/* hw/mlx5/wr.c, handle_qpt_rc() */
 		.refuses_atomics = true,
+		/* hw/mlx5/mr.c, mlx5_set_umr_free_mkey(), where the adapter has it */
+		.relaxed = true,
 	},
 	{
 		PLAIN,

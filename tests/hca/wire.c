@@ -246,7 +246,7 @@ static enum ib_wc_status receive(struct hca_qp *qp, struct hca_qp *to,
 		return refuse(to, status == IB_WC_LOC_LEN_ERR ?
 					  IB_WC_REM_INV_REQ_ERR :
 					  IB_WC_REM_OP_ERR);
-	if (hca_copy(&qp->far, &qp->near)) {
+	if (hca_copy(&qp->far, &qp->near, 0)) {
 		wc.status = IB_WC_LOC_PROT_ERR;
 		hca_recv_wc(to, &wc, false);
 		return refuse(to, IB_WC_REM_OP_ERR);
@@ -288,17 +288,53 @@ static enum ib_wc_status remote(struct hca_qp *qp, struct hca_qp *to,
 	return IB_WC_SUCCESS;
 }
 
+/*
+ * What has not landed of a Write lands. As where PCIe has relaxed ordering, other Writes may have
+ * landed before, but none has completed. Of who runs the send queue.
+ */
+static void land(struct hca_qp *qp)
+{
+	unsigned long end = jiffies + 10 * HZ;
+
+	if (!qp->late_far.count)
+		return;
+	do
+		usleep_range(50, 100);
+	while (READ_ONCE(hca_hold_writes) && time_before(jiffies, end));
+	/* An address that is not mapped has been printed. */
+	hca_copy(&qp->late_far, &qp->late_near, 0);
+	hca_segs_end(&qp->late_near);
+	hca_segs_end(&qp->late_far);
+}
+
+/* Whether a request is a Write of which a part lands late. That takes a worker. */
+static bool is_late(struct hca_qp *qp, struct hca_wqe *wqe)
+{
+	return to_hca(qp->ib.device)->rules->relaxed &&
+	       wqe->opcode == IB_WR_RDMA_WRITE && wqe->length > HCA_PROMPT;
+}
+
 static enum ib_wc_status write(struct hca_qp *qp, struct hca_qp *to,
 			       struct hca_wqe *wqe)
 {
+	u64 late = is_late(qp, wqe) ? wqe->length - HCA_PROMPT : 0;
 	enum ib_wc_status status;
 
 	status = remote(qp, to, wqe, IB_ACCESS_REMOTE_WRITE);
 	/* What a receiver of datagrams refuses, its sender does not hear of. */
 	if (status || qp->far.length < wqe->length)
 		return status;
-	if (hca_copy(&qp->far, &qp->near))
+	if (hca_copy(&qp->far, &qp->near, late))
 		return refuse(to, IB_WC_REM_OP_ERR);
+	if (late) {
+		land(qp);
+		qp->late_near = qp->near;
+		qp->late_far = qp->far;
+		qp->late_near.length = late;
+		hca_segs_begin(&qp->near);
+		hca_segs_begin(&qp->far);
+		return IB_WC_SUCCESS;
+	}
 	hca_segs_end(&qp->far);
 	if (wqe->opcode == IB_WR_RDMA_WRITE)
 		return IB_WC_SUCCESS;
@@ -332,8 +368,8 @@ static enum ib_wc_status read(struct hca_qp *qp, struct hca_qp *to,
 		hca_segs_end(&qp->far);
 		hca_segs_add_ptr(&qp->far, &old, sizeof(old));
 	}
-	return hca_copy(&qp->near, &qp->far) ? IB_WC_LOC_PROT_ERR :
-					       IB_WC_SUCCESS;
+	return hca_copy(&qp->near, &qp->far, 0) ? IB_WC_LOC_PROT_ERR :
+						  IB_WC_SUCCESS;
 }
 
 /* --- the sending side --- */
@@ -403,6 +439,8 @@ static enum ib_wc_status execute(struct hca_qp *qp, struct hca_wqe *wqe,
 	enum ib_wc_status status;
 	int err;
 
+	if (is_late(qp, wqe) && !may_sleep)
+		return HCA_BUSY;
 	switch (wqe->opcode) {
 	case IB_WR_REG_MR:
 		return hca_register(qp, wqe) ? IB_WC_LOC_QP_OP_ERR :
@@ -512,26 +550,32 @@ static bool stall(struct hca_qp *qp, enum ib_wc_status *status)
 	return true;
 }
 
-/* Returns the next request to carry out, with the state; none ends the run. */
-static struct hca_wqe *next_wqe(struct hca_qp *qp, enum ib_qp_state *state)
+/*
+ * Stores the next request to carry out, NULL for none, and the state. False ends the run: from then
+ * on another context may run the queue.
+ */
+static bool next_wqe(struct hca_qp *qp, struct hca_wqe **wqe,
+		     enum ib_qp_state *state)
 {
-	struct hca_wqe *wqe = NULL;
+	bool running = true;
 	unsigned long flags;
 
+	*wqe = NULL;
 	spin_lock_irqsave(&qp->lock, flags);
 	*state = qp->state;
 	if (qp->sq.tail != qp->sq.head && !qp->stalled &&
 	    !READ_ONCE(hca_stopped) &&
 	    (*state == IB_QPS_RTS || *state == IB_QPS_ERR))
-		wqe = hca_entry(&qp->sq, qp->sq.tail);
+		*wqe = hca_entry(&qp->sq, qp->sq.tail);
 	else
-		qp->running = false;
-	if (!wqe && *state == IB_QPS_SQD && qp->attr.en_sqd_async_notify) {
+		running = qp->late_far.count;
+	qp->running = running;
+	if (!running && *state == IB_QPS_SQD && qp->attr.en_sqd_async_notify) {
 		qp->attr.en_sqd_async_notify = 0;
 		hca_qp_event(qp, IB_EVENT_SQ_DRAINED);
 	}
 	spin_unlock_irqrestore(&qp->lock, flags);
-	return wqe;
+	return running;
 }
 
 /* Carries out the send queue; `running` is the caller's. */
@@ -542,7 +586,12 @@ static void run(struct hca_qp *qp, bool in_worker)
 	struct hca_wqe *wqe;
 	u64 moved = 0;
 
-	while ((wqe = next_wqe(qp, &state))) {
+	while (next_wqe(qp, &wqe, &state)) {
+		if (!wqe || state == IB_QPS_ERR ||
+		    wqe->opcode != IB_WR_RDMA_WRITE)
+			land(qp);
+		if (!wqe)
+			continue;
 		if (state == IB_QPS_ERR) {
 			complete_wqe(qp, wqe, IB_WC_WR_FLUSH_ERR);
 			continue;
@@ -564,6 +613,9 @@ static void run(struct hca_qp *qp, bool in_worker)
 		if ((status == HCA_RETRY || status == HCA_RNR) &&
 		    stall(qp, &status))
 			continue;
+		if (status || wqe->flags & IB_SEND_SIGNALED ||
+		    qp->init.sq_sig_type == IB_SIGNAL_ALL_WR)
+			land(qp);
 		complete_wqe(qp, wqe, status);
 		if (status)
 			hca_fail(qp);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|reads|events|connect|unusable|srq|
+    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|reads|events|landing|connect|unusable|srq|
         interrupts|contexts|delayed|undrained|worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|
         refused|stopped
 
@@ -340,6 +340,25 @@ def test_events(r):
         got += b.file.events()
         want = (number, own.get(name, 0), port if name in ports else 0, 0)
         r.equal(f"{name}: read once", [e for e in got if e[0] == number], [want])
+
+
+def test_landing(r):
+    """An adapter with relaxed ordering: a later Write is there before an earlier one, but no completion is."""
+    a, b = two()
+    data = pattern(5, 4096)
+    a.buffer.map[:4096] = data
+    b.buffer.map[:8192] = bytes(8192)
+    adapter(hold_writes="Y")
+    first = a.write(b, 4088, user_data=1, flags=0)
+    a.file.submit([first, a.write(b, 8, offset=4088, remote_offset=4096, user_data=2)])
+    there = ulp.until(lambda: b.buffer.map[4096:4104] == data[4088:])
+    r.check("the later of two Writes lands", there)
+    r.equal("... the last bytes of the earlier one, too", b.buffer.map[4024:4088], data[4024:4088])
+    r.equal("... and not the others", b.buffer.map[:4024].count(0), 4024)
+    r.equal("... nor a completion", a.cq.reap(), [])
+    adapter(hold_writes="N")
+    r.equal("the completion of the later one", [(c.user_data, c.status) for c in a.cq.wait(1)], [(2, 0)])
+    r.equal("... covers both", b.buffer.map[:4104], data[:4088] + bytes(8) + data[4088:])
 
 
 def test_srq(r):
