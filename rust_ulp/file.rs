@@ -28,9 +28,9 @@ use crate::{
     limits::UserCharge,
     logic::handle::Kind,
     object::{
-        batch::Batch,
         mmap::MmapOffsets,
         quota::Quota,
+        room::Room,
         show::{
             show,
             Totals, //
@@ -92,9 +92,9 @@ pub(crate) struct UlpFile {
     table: RwSemaphore<ObjectTable>,
     mmap_offsets: Arc<MmapOffsets>,
     events: Arc<FileEvents>,
-    /// Spare batches for SUBMIT. Lock order: no lock is taken under it.
+    /// Spare memory for lists of requests. Lock order: no lock is taken under it.
     #[pin]
-    batches: Mutex<[Option<KBox<Batch>>; 4]>,
+    rooms: Mutex<[Option<Room>; 4]>,
     quota: Arc<Quota>,
     /// The number of destroyed objects that slots of queues still keep.
     lingering: Arc<Atomic<u32>>,
@@ -131,7 +131,7 @@ impl UlpFile {
                 ),
                 mmap_offsets,
                 events,
-                batches <- new_mutex!([const { None }; 4], "rust_ulp::UlpFile::batches"),
+                rooms <- new_mutex!([const { None }; 4], "rust_ulp::UlpFile::rooms"),
                 quota,
                 lingering,
                 silence,
@@ -363,20 +363,17 @@ impl UlpFile {
         }
     }
 
-    /// Takes a spare batch, or allocates one.
-    pub(crate) fn take_batch(&self) -> Result<KBox<Batch>> {
-        let kept = self.batches.lock().iter_mut().find_map(Option::take);
-        if let Some(batch) = kept {
-            return Ok(batch);
-        }
-        Ok(KBox::new(Batch::new(), GFP_KERNEL_ACCOUNT)?)
+    /// Takes spare memory for a list of requests, or allocates it. Sleeps.
+    pub(crate) fn take_room(&self) -> Result<Room> {
+        let kept = self.rooms.lock().iter_mut().find_map(Option::take);
+        kept.map_or_else(Room::new, Ok)
     }
 
-    /// Keeps a batch for reuse, or frees it if there are enough.
-    pub(crate) fn give_batch(&self, batch: KBox<Batch>) {
-        let mut batch = Some(batch);
-        if let Some(spare) = self.batches.lock().iter_mut().find(|it| it.is_none()) {
-            core::mem::swap(spare, &mut batch);
+    /// Keeps that memory for reuse, or frees it if there is enough.
+    pub(crate) fn give_room(&self, room: Room) {
+        let mut room = Some(room);
+        if let Some(spare) = self.rooms.lock().iter_mut().find(|it| it.is_none()) {
+            core::mem::swap(spare, &mut room);
         }
     }
 }

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `lib`, `fops` | the module; the file operations that the kernel calls |
 //! | `cmd/` | the table of commands, their handlers, and the commands of io_uring |
+//! | `request/` | requests on their way from user memory to the queues: copy, look up, check |
 //! | `file` | an open file: its object table, its device, its events |
 //! | `object/` | the object table, and each kind of object that a file can create |
 //! | `device` | the devices, the files attached to each, and device removal |
@@ -28,9 +29,9 @@
 //! user space: ioctl SUBMIT
 //!   ext/entry.c         rust_ulp_ioctl
 //!   fops, cmd/access    copy and check struct rust_ulp_submit
-//!   object/batch        copies the work requests; uapi/decode checks them
-//!   cmd/resolve         looks handles up; rdma/chain fills slots (rdma/queue) and links them
-//!   cmd/submit          posts the chain of each queue, and waits
+//!   request/copy        copies the work requests
+//!   request/run         looks handles up; uapi/decode checks; rdma/post builds what drivers take
+//!   rdma/post           fills slots (rdma/queue), and links the requests of a queue
 //!   rdma/entry.c        rust_ulp_post_send, then the driver
 //!
 //! driver: completion
@@ -74,7 +75,7 @@
 //! | `Device::files` | the files attached to a device | process |
 //! | `Device::name` | the name of a device. No lock is taken under it | process |
 //! | `UlpFile::table` | handles. Lookups share it | process |
-//! | `UlpFile::batches` | spare batches. No lock is taken under it | process |
+//! | `UlpFile::rooms` | spare memory for lists of requests. No lock is taken under it | process |
 //! | `MmapOffsets::ranges` | the offsets at which user space maps objects. No lock is taken under it | process |
 //! | `UlpFile::attached` | the rdma cgroup's charge for the file | process |
 //! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked | process |
@@ -151,6 +152,7 @@ mod file;
 mod fops;
 mod limits;
 mod object;
+mod request;
 
 module! {
     type: RustUlp,

@@ -17,7 +17,6 @@ mod grant;
 mod pd;
 mod qp;
 mod query;
-mod resolve;
 mod srq;
 mod submit;
 pub(crate) mod uring;

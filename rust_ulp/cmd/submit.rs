@@ -1,35 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! SUBMIT: posts work requests, and waits for completions.
+//! SUBMIT: posts work requests, as [`crate::request`] does, and waits for completions.
 //!
-//! The command takes these steps, in process context:
-//!
-//! 1. Outside the gate, [`Batch::parse`] copies the requests from user space once, and the data
-//!    that they point to.
-//! 2. Inside the gate, [`super::resolve`] decodes them, looks handles up, and puts the requests into
-//!    a chain.
-//! 3. The thread becomes a waiter, see [`CqObject::waiter`], and [`Batch::post`] posts the requests in
-//!    order.
-//! 4. The command waits for completions.
-//!
-//! Each step ends at the first request that it refuses, and the next one takes those before it.
-//!
-//! The commands of io_uring take steps 1 to 3, see [`super::uring`].
+//! When the last requests are copied, and before they are posted, the thread becomes a waiter, see
+//! [`CqObject::waiter`]. Process context.
 
-use super::resolve::SubmitCtx;
 use crate::{
     file::UlpFile,
     limits::MAX_BATCH,
     logic::cq_ring::CqRing,
     object::{
-        batch::Batch,
         cq::CqObject,
         deadline::Deadline,
         ObjectTable, //
     },
+    request::{
+        Requests,
+        Source, //
+    },
     trace,
     uapi::abi, //
 };
+use core::cell::OnceCell;
 use kernel::{
     prelude::*,
     sync::{
@@ -58,45 +50,47 @@ pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> R
     value.stop_error = 0;
     value.completed = 0;
     value.wait_error = 0;
-    let mut batch = file.take_batch()?;
-    let result = post_and_wait(&file, value, &mut batch);
-    give_back(&file, batch);
-    result
-}
-
-/// Returns a batch to the file for reuse, and frees it if it is large.
-pub(crate) fn give_back(file: &UlpFile, batch: KBox<Batch>) {
-    if batch.is_small() {
-        file.give_batch(batch);
-    }
-}
-
-fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> Result {
-    let parsed = batch.parse(value.wrs, value.nr_wrs, value.wr_size);
-    // On a disassociated file ENODEV takes precedence over other errors.
-    let device = file.enter()?;
-    trace::submit(file.id(), value.nr_wrs, value.cq, value.min_complete);
-
-    let table = file.table().read();
-    let cq = find_cq(&table, value.cq, value.min_complete)?;
-    let ctx = SubmitCtx {
-        table: &table,
-        device: &device,
+    let file: &UlpFile = &file;
+    let requests = Requests {
+        file,
+        source: Source::Array {
+            addr: value.wrs,
+            count: value.nr_wrs,
+            size: value.wr_size,
+        },
         command: None,
     };
-    let resolved = batch.resolve(&ctx);
-    drop(table);
-    // A completion that arrives while the requests are posted finds this thread, and calls no worker.
-    let waiter = cq.as_ref().map(|cq| cq.waiter());
-    let (posted, result) = batch.post();
+    // Dropped in the other order: the device keeps its completion queue from being used up.
+    let mut device = None;
+    let cq = OnceCell::new();
+    let mut waiter = None;
+    let mut is_entered = false;
+    let (posted, result) = requests.post(&mut device, |table, part| {
+        if part.is_first {
+            trace::submit(file.id(), value.nr_wrs, value.cq, value.min_complete);
+        }
+        let found = find_cq(table, value.cq, value.min_complete)?;
+        if let (Some(found), true) = (found, part.is_last) {
+            // A completion that arrives while the requests are posted finds this thread, and calls no
+            // worker.
+            let _ = cq.set(found.clone());
+            waiter = cq.get().map(|cq: &Arc<CqObject>| cq.waiter());
+        }
+        is_entered = true;
+        Ok(())
+    });
     value.posted = posted;
-    if let Err(error) = result.and(resolved).and(parsed) {
+    if let Err(error) = result {
+        if !is_entered {
+            // It is the command that is refused, and no request.
+            return Err(error);
+        }
         value.stop_error = error.to_errno();
         if error != EAGAIN || posted == 0 {
             return Err(error);
         }
     }
-    if let (Some(cq), Some(waiter)) = (&cq, waiter) {
+    if let (Some(cq), Some(waiter)) = (cq.get(), waiter) {
         let deadline = Deadline::new(value.timeout_ns);
         let result = waiter.wait(value.min_complete, &deadline);
         // Handles what it was called for since.
@@ -117,7 +111,7 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
 /// Returns [`ERANGE`] if it has fewer entries, [`ENOENT`] or [`ebadfd`] if there is no such queue.
 ///
 /// [`ebadfd`]: crate::ext::errno::ebadfd
-fn find_cq(table: &ObjectTable, handle: u32, min: u32) -> Result<Option<Arc<CqObject>>> {
+fn find_cq(table: &ObjectTable, handle: u32, min: u32) -> Result<Option<&Arc<CqObject>>> {
     if handle == 0 {
         return Ok(None);
     }
@@ -125,5 +119,5 @@ fn find_cq(table: &ObjectTable, handle: u32, min: u32) -> Result<Option<Arc<CqOb
     if min > cq.ring().entries() {
         return Err(ERANGE);
     }
-    Ok(Some(cq.clone()))
+    Ok(Some(cq))
 }

@@ -2,8 +2,8 @@
 
 //! Commands of io_uring.
 //!
-//! A command has one work request, or the address of an array. It is parsed and posted as
-//! [`super::submit`] describes. The slot of each request keeps a reference to the command, which
+//! A command has one work request, or the address of an array. They are posted as
+//! [`crate::request`] describes. The slot of each request keeps a reference to the command, which
 //! completes when all its requests have completed; with `URING_RING` it completes when they are
 //! posted. A command needs no allocation. While its completion waits for the submitting task, it
 //! refers to no object of the device.
@@ -13,11 +13,7 @@
 //! the gate must not take it. A command waits only for short locks and for user memory. It never
 //! returns EAGAIN to be issued again by a worker, so commands keep their order.
 
-use super::{
-    cancel,
-    resolve::SubmitCtx,
-    submit, //
-};
+use super::cancel;
 use crate::{
     ext::{
         uring::{
@@ -31,12 +27,15 @@ use crate::{
     file::UlpFile,
     limits::MAX_BATCH,
     object::{
-        batch::Batch,
         completion::Request,
         Object,
         ObjectTable, //
     },
     rdma::request::SlotRef,
+    request::{
+        Requests,
+        Source, //
+    },
     trace::{
         self,
         ulp_debug, //
@@ -92,7 +91,7 @@ pub(crate) fn issue(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
 
 /// Posts one request.
 fn request(this: &UlpFile, cmd: UringCmd<'_>, wr: abi::Wr) -> IssueResult {
-    post(this, cmd, 1, false, |batch| batch.parse_one(wr))
+    post(this, cmd, Source::One(&wr), 1, false)
 }
 
 /// Checks the members that do not depend on the requests.
@@ -108,78 +107,56 @@ fn check_batch(value: &abi::UringBatch) -> Result {
 /// queues, and the command completes at once.
 fn batch(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringBatch) -> IssueResult {
     let in_ring = value.flags & abi::URING_RING != 0;
-    post(this, cmd, value.nr_wrs, in_ring, |batch| {
-        batch.parse(value.wrs, value.nr_wrs.into(), value.wr_size.into())
-    })
+    let source = Source::Array {
+        addr: value.wrs,
+        count: value.nr_wrs.into(),
+        size: value.wr_size.into(),
+    };
+    post(this, cmd, source, value.nr_wrs, in_ring)
 }
 
-/// Parses the requests of a command with `parse`, and posts them, up to the first one that is
-/// refused.
+/// Posts the requests of a command, up to the first one that is refused. They are parts of the
+/// command, or complete in completion rings.
 fn post(
     this: &UlpFile,
     cmd: UringCmd<'_>,
-    count: u16,
-    in_ring: bool,
-    parse: impl FnOnce(&mut Batch) -> Result,
-) -> IssueResult {
-    let mut batch = match this.take_batch() {
-        Ok(batch) => batch,
-        Err(error) => return cmd.refuse(error),
-    };
-    let parsed = parse(&mut batch);
-    let reply = begin(this, cmd, (&mut batch, parsed), count, in_ring);
-    submit::give_back(this, batch);
-    reply
-}
-
-/// Posts the requests in the batch, up to the first one that is refused. The result of parsing comes
-/// with them.
-fn begin(
-    this: &UlpFile,
-    cmd: UringCmd<'_>,
-    (batch, parsed): (&mut Batch, Result),
+    source: Source<'_>,
     count: u16,
     in_ring: bool,
 ) -> IssueResult {
-    let queue = batch.first_queue();
-    trace::uring(this.id(), cmd.op(), queue, count.into());
-    ulp_debug!(
-        "file {}: io_uring: {} requests, queue {:#x}\n",
-        this.id(),
-        count,
-        queue
-    );
-    if !in_ring {
-        return cmd.begin(count, queue, |command| {
-            resolve_and_post(this, (batch, parsed), Some(command))
+    let op = cmd.op();
+    let post = |command: Option<&PendingCmd>| {
+        let requests = Requests {
+            file: this,
+            source,
+            command,
+        };
+        let mut device = None;
+        let (posted, result) = requests.post(&mut device, |_, part| {
+            if !part.is_first {
+                return Ok(());
+            }
+            trace::uring(this.id(), op, part.queue, count.into());
+            ulp_debug!(
+                "file {}: io_uring: {} requests, queue {:#x}\n",
+                this.id(),
+                count,
+                part.queue
+            );
+            if let Some(command) = command {
+                command.set_queue(part.queue);
+            }
+            Ok(())
         });
+        result.map_err(|error| (posted, error))
+    };
+    if !in_ring {
+        return cmd.begin(count, |command| post(Some(command)));
     }
-    match resolve_and_post(this, (batch, parsed), None) {
+    match post(None) {
         Ok(()) => cmd.answer(count.into()),
         Err((index, error)) => cmd.refuse_part(index, error),
     }
-}
-
-/// Posts the requests in the batch, up to the first one that is refused. They are parts of `command`,
-/// or complete in completion rings. Returns the number of the request that was refused, and its error.
-fn resolve_and_post(
-    this: &UlpFile,
-    (batch, parsed): (&mut Batch, Result),
-    command: Option<&PendingCmd>,
-) -> Result<(), (u32, Error)> {
-    let device = this.enter().map_err(|error| (0, error))?;
-    let table = this.table().read();
-    let resolved = batch.resolve(&SubmitCtx {
-        table: &table,
-        device: &device,
-        command,
-    });
-    drop(table);
-    let (posted, result) = batch.post();
-    result
-        .and(resolved)
-        .and(parsed)
-        .map_err(|error| (posted, error))
 }
 
 /// Cancels requests as CANCEL does.

@@ -293,7 +293,7 @@ impl<'a> Pdu<'a> {
 ///     if cmd.op() != 1 {
 ///         return cmd.refuse(EINVAL);
 ///     }
-///     cmd.begin(1, 0, |pending| start(pending.cmd_ref(0)).map_err(|err| (0, err)))
+///     cmd.begin(1, |pending| start(pending.cmd_ref(0)).map_err(|err| (0, err)))
 /// }
 /// ```
 ///
@@ -377,7 +377,7 @@ impl UringCmd<'_> {
         IssueResult(QUEUED)
     }
 
-    fn init(&self, count: u32, queue: u32) -> Pdu<'static> {
+    fn init(&self, count: u32) -> Pdu<'static> {
         let big = if self.is_big() { kind::BIG } else { 0 };
         // SAFETY: By the type invariant the command has not completed. The users of this value hold
         // references, or are this call.
@@ -386,7 +386,7 @@ impl UringCmd<'_> {
         unsafe {
             *pdu.raw() = bindings::rust_ulp_uring {
                 refs: count.saturating_add(1),
-                queue,
+                queue: 0,
                 slot: u32::MAX,
                 kind: count | big,
                 ..Default::default()
@@ -408,17 +408,16 @@ impl UringCmd<'_> {
     /// command of one part is the result of that part, or [`ECANCELED`] if it has none. The result
     /// of a command of several parts is their number, or the failure of the part with the lowest
     /// number. A failure of `f`, with the number of a part, counts as a failure of that part; those
-    /// after it have no reference. [`Canceling::queue`] returns `queue`.
+    /// after it have no reference.
     ///
     /// [`ECANCELED`]: CANCELED
     pub(crate) fn begin(
         self,
         count: u16,
-        queue: u32,
         f: impl FnOnce(&PendingCmd) -> Result<(), (u32, Error)>,
     ) -> IssueResult {
         let count = u32::from(count);
-        let pdu = self.init(count, queue);
+        let pdu = self.init(count);
         pdu.set(if count == 1 { CANCELED } else { 0 }, 0);
         self.mark();
         // INVARIANT: `init` counted these references.
@@ -459,7 +458,13 @@ pub(crate) struct PendingCmd {
 }
 
 impl PendingCmd {
+    /// Notes the queue of its first part, for [`Canceling::queue`].
+    pub(crate) fn set_queue(&self, queue: u32) {
+        self.pdu.queue().store(queue, Relaxed);
+    }
+
     /// Returns a reference for part `index`.
+    #[inline(never)]
     pub(crate) fn cmd_ref(&self, index: u32) -> CmdRef {
         match self.left.get().checked_sub(1) {
             // INVARIANT: The result owns this reference.
@@ -564,7 +569,7 @@ impl Drop for CmdRef {
 pub(crate) struct Canceling<'a>(Pdu<'a>);
 
 impl Canceling<'_> {
-    /// Returns the `queue` that [`UringCmd::begin`] got.
+    /// Returns what [`PendingCmd::set_queue`] got; 0 before.
     pub(crate) fn queue(&self) -> u32 {
         self.0.queue().load(Relaxed)
     }

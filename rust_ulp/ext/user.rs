@@ -7,7 +7,7 @@
 //!
 //! C header: [`include/linux/uaccess.h`](srctree/include/linux/uaccess.h)
 
-use crate::logic::numbered;
+use core::mem::MaybeUninit;
 use kernel::{
     prelude::*,
     transmute::{
@@ -127,18 +127,48 @@ impl<T: Plain> Arg<T> {
     }
 }
 
-/// Reads `values.len()` entries of `stride` bytes each into `values`. Sleeps. What an entry lacks
-/// becomes zero.
+/// Reads `room.len()` entries of `stride` bytes each into `room`, up to the first one that cannot be
+/// read. Sleeps. What an entry lacks becomes zero.
 ///
-/// `min` is the size of an entry's first version. Fails with [`EINVAL`] when `stride` is less, and
-/// with [`E2BIG`] when it is more than a page, or when an entry is longer than `T` and not zero
-/// there. An error comes with the number of its entry.
+/// `min` is the size of an entry's first version. Returns the entries, and the error of the one after
+/// them. That is [`EINVAL`] when `stride` is less than `min`, and [`E2BIG`] when it is more than a
+/// page, or when the entry is longer than `T` and not zero there.
 pub(crate) fn read_array<T: Plain>(
     ptr: u64,
     stride: u32,
     min: u32,
-    values: &mut [T],
-) -> Result<(), (u32, Error)> {
+    room: &mut [MaybeUninit<T>],
+) -> (&[T], Result) {
+    let (count, result) = match read_entries(ptr, stride, min, room) {
+        Ok(()) => (room.len(), Ok(())),
+        Err((count, error)) => (count, Err(error)),
+    };
+    let read: *const [MaybeUninit<T>] = room.get(..count).unwrap_or_default();
+    // SAFETY: `read_entries` has initialized that many.
+    (unsafe { &*(read as *const [T]) }, result)
+}
+
+/// Appends `count` entries of the size of `T` to `values`. Sleeps. Fails with [`ENOMEM`] and
+/// [`EFAULT`]; then `values` is as before.
+pub(crate) fn append_array<T: Plain>(ptr: u64, count: u32, values: &mut KVVec<T>) -> Result {
+    let count = count as usize;
+    values.reserve(count, GFP_KERNEL_ACCOUNT)?;
+    let room = values.spare_capacity_mut().get_mut(..count).ok_or(ENOMEM)?;
+    let size = core::mem::size_of::<T>() as u32;
+    read_entries(ptr, size, size, room).map_err(|(_, error)| error)?;
+    // SAFETY: `read_entries` has initialized that many after the last one.
+    unsafe { values.inc_len(count) };
+    Ok(())
+}
+
+/// Reads entries as [`read_array`] does. An error comes with the number of its entry; those before
+/// it are initialized.
+fn read_entries<T: Plain>(
+    ptr: u64,
+    stride: u32,
+    min: u32,
+    room: &mut [MaybeUninit<T>],
+) -> Result<(), (usize, Error)> {
     let ptr = usize::try_from(ptr).map_err(|_| (0, EFAULT))?;
     if stride < min {
         return Err((0, EINVAL));
@@ -147,37 +177,36 @@ pub(crate) fn read_array<T: Plain>(
     if stride > MAX_SIZE {
         return Err((0, E2BIG));
     }
-    let len = stride.checked_mul(values.len()).ok_or((0, EINVAL))?;
+    let len = stride.checked_mul(room.len()).ok_or((0, EINVAL))?;
     let slice = || UserSlice::new(UserPtr::from_addr(ptr), len);
     // Entries that are no longer than ours are read by one call. If that fails, the loop below
     // finds the entry.
-    let bytes = all_bytes(values);
+    let bytes = all_bytes(room);
     if let Some(start) = bytes.len().checked_sub(len) {
-        let tail = bytes.get_mut(start..).unwrap_or(&mut []);
-        if slice().reader().read_slice(tail).is_ok() {
+        let tail = bytes.get_mut(start..).unwrap_or_default();
+        if slice().reader().read_raw(tail).is_ok() {
             spread(bytes, stride, core::mem::size_of::<T>());
             return Ok(());
         }
     }
     let mut reader = slice().reader();
-    for (index, value) in numbered(values.iter_mut()) {
-        *value = T::default();
-        read_entry(&mut reader, stride, value).map_err(|err| (index, err))?;
+    for (index, place) in room.iter_mut().enumerate() {
+        read_entry(&mut reader, stride, place.write(T::default())).map_err(|err| (index, err))?;
     }
     Ok(())
 }
 
-/// Returns the bytes of `values`.
-fn all_bytes<T: Plain>(values: &mut [T]) -> &mut [u8] {
-    let len = core::mem::size_of_val(values);
-    // SAFETY: The bytes are those of `values`, which are borrowed for as long. `T` has no padding,
-    // so all bytes are initialized (`AsBytes`), and any bytes are a value (`FromBytes`).
-    unsafe { core::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), len) }
+/// Returns the bytes of `room`.
+fn all_bytes<T: Plain>(room: &mut [MaybeUninit<T>]) -> &mut [MaybeUninit<u8>] {
+    let len = core::mem::size_of_val(room);
+    // SAFETY: The bytes are those of `room`, which is borrowed for as long. They need not be
+    // initialized, and any bytes are a value of `T` (`FromBytes`).
+    unsafe { core::slice::from_raw_parts_mut(room.as_mut_ptr().cast(), len) }
 }
 
 /// Moves entries of `stride` bytes from the end of `bytes` to multiples of `size`, the first one
 /// first. No entry is overwritten before it is moved. What an entry lacks becomes zero.
-fn spread(bytes: &mut [u8], stride: usize, size: usize) {
+fn spread(bytes: &mut [MaybeUninit<u8>], stride: usize, size: usize) {
     if stride >= size {
         return;
     }
@@ -195,7 +224,10 @@ fn spread(bytes: &mut [u8], stride: usize, size: usize) {
         let Some((place, after)) = rest.split_at_mut_checked(size) else {
             return;
         };
-        place.get_mut(stride..).unwrap_or(&mut []).fill(0);
+        place
+            .get_mut(stride..)
+            .unwrap_or_default()
+            .fill(MaybeUninit::new(0));
         rest = after;
         left = left.saturating_sub(stride);
     }

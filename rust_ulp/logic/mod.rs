@@ -14,7 +14,6 @@ pub(crate) mod latency;
 pub(crate) mod mark;
 pub(crate) mod order;
 pub(crate) mod poller;
-pub(crate) mod remote;
 #[allow(dead_code, unreachable_pub)]
 pub(crate) mod ring;
 pub(crate) mod unsignaled;

@@ -40,7 +40,10 @@ use crate::{
             access,
             Memory, //
         },
-        wr::Local, //
+        wr::{
+            Local,
+            LocalMemory, //
+        }, //
     }, //
 };
 use kernel::{
@@ -267,14 +270,13 @@ impl BufferObject {
         self.key_bytes.saturating_sub(within)
     }
 
-    /// Returns the one piece of [`Self::locals`] when the buffer has one key; [`None`] when it has
-    /// more, and for a range that is not inside.
-    pub(crate) fn local(&self, offset: u64, length: u32) -> Option<Local<'_>> {
-        let [memory] = self.keys.as_slice() else {
-            return None;
-        };
-        let at = offset.saturating_add(self.pages.lead() as u64);
-        Local::new(memory, at.checked_sub(memory.position())?, length).ok()
+    /// Returns the memory when the buffer has one key: it begins and ends with the buffer. [`None`]
+    /// when it has more.
+    pub(crate) fn memory(&self) -> Option<LocalMemory<'_>> {
+        match self.keys.as_slice() {
+            [memory] => Some(LocalMemory::new(memory)),
+            _ => None,
+        }
     }
 
     /// Returns the pieces for the `length` bytes at `offset`, one for each key; none for a range

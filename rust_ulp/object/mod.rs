@@ -3,7 +3,6 @@
 //! The objects of an open file, and the table that holds them.
 
 pub(crate) mod ah;
-pub(crate) mod batch;
 pub(crate) mod buffer;
 pub(crate) mod completion;
 pub(crate) mod conn_param;
@@ -17,6 +16,7 @@ pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod quota;
 pub(crate) mod ring;
+pub(crate) mod room;
 pub(crate) mod show;
 pub(crate) mod srq;
 pub(crate) mod table;

@@ -7,13 +7,13 @@
 //! without using the queues of others.
 
 use super::{
-    chain::{
-        Chain,
-        TargetRef, //
-    },
     mr::Register,
     path::LocalPath,
     pd::Pd,
+    post::{
+        Data,
+        Target, //
+    },
     qp::Qp,
     qp_attr::{
         mask,
@@ -23,9 +23,9 @@ use super::{
     },
     waiter::{
         self,
-        WaitHandler,
-        Waiter, //
-    }, //
+        WaitHandler, //
+    },
+    wr::Operation, //
 };
 use crate::{
     bindings,
@@ -66,7 +66,7 @@ pub(crate) struct FastRegQp {
     qp: Arc<Qp<WaitHandler>>,
     /// Held over a request: there is one at a time. Taken before `Qp::modifying`.
     #[pin]
-    post_lock: Mutex<Chain<WaitHandler>>,
+    post_lock: Mutex<()>,
 }
 
 impl FastRegQp {
@@ -92,7 +92,7 @@ impl FastRegQp {
             pin_init!(Self {
                 path,
                 qp,
-                post_lock <- new_mutex!(Chain::new(), "rdma::FastRegQp::post_lock"),
+                post_lock <- new_mutex!((), "rdma::FastRegQp::post_lock"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -122,14 +122,14 @@ impl FastRegQp {
     /// A request that was flushed is posted again, [`Self::TRIES`] times in all: another packet
     /// moved the queue pair to ERR. Fails with [`EIO`] after that, or when the device refuses the
     /// request.
-    fn run(&self, push: impl Fn(&mut Chain<WaitHandler>, Arc<Waiter>) -> Result) -> Result {
-        let mut chain = self.post_lock.lock();
+    fn run(&self, operation: &Operation<'_>) -> Result {
+        let _post = self.post_lock.lock();
         for _ in 0..Self::TRIES {
             if self.qp.state() != State::Rts {
                 // The last request failed, and the recovery with it.
                 self.recover()?;
             }
-            let status = waiter::post(TargetRef::Send(&self.qp), &mut chain, &push)?.status();
+            let status = waiter::post(Target::Send(&self.qp), operation, Data::None)?.status();
             let injected = fault::point().is_err();
             if status == bindings::IB_WC_SUCCESS && !injected {
                 return Ok(());
@@ -161,16 +161,14 @@ impl Register for FastRegQp {
     }
 
     unsafe fn register(&self, mr: *mut bindings::ib_mr, key: u32, access: u32) -> Result {
-        self.run(|chain, waiter| {
-            // SAFETY: By the requirement. `run` returns when the request is done.
-            unsafe { chain.push_register(mr, key, access, waiter) }
-        })
+        // SAFETY: By the requirement. `run` returns when the request is done.
+        self.run(&unsafe { Operation::register(mr, key, access) })
     }
 
     fn invalidate(&self, rkey: u32) -> Result {
         if !self.pd().device().has_local_inv() {
             return Err(eopnotsupp());
         }
-        self.run(|chain, waiter| chain.push_invalidate(rkey, waiter))
+        self.run(&Operation::invalidate(rkey))
     }
 }

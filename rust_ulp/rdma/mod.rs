@@ -33,14 +33,15 @@
 //! |---|---|---|
 //! | [`client::Client::add`], `remove`, `rename` | yes | `add` under the core's `devices_rwsem` |
 //! | creating and dropping an object | yes | nothing held |
-//! | [`chain::Chain::push`] | yes | |
-//! | [`chain::Chain::post`] | yes: drops what its slots still held | takes the queue's lock, under it the driver's |
+//! | [`post::Run::push`] | yes | |
+//! | [`post::Run::post`] | yes, for memory | takes the queue's lock, under it the driver's |
+//! | dropping a [`post::Scratch`] | yes: drops what the slots still held | nothing held |
 //! | [`srq::Srq::reclaim`] | yes | nothing held that a handler takes |
 //! | [`cq::Cq::serve`] | yes | nothing held that a handler takes |
 //! | [`event::Handler::event`] | yes | the core's `event_handler_rwsem`, perhaps `rtnl_lock` |
 //! | [`request::WrHandler::complete`], `complete_unsignaled` | as [`cq::PollContext`] says | nothing held |
 //! | [`request::WrHandler::cancel`] | no | the queue's lock held |
-//! | [`request::WrHandler::discard`] | as its caller may | nothing held |
+//! | [`request::WrHandler::discard`] | no | the queue's lock held when the driver refused the request |
 //! | [`cm::Handler::event`], [`cm::Listener::request`] | yes | the handler mutex; of a request, its listener's too |
 //! | [`request::WrHandler::event`], [`cq::Handler::event`], `completion` | no | the driver's locks held; interrupts off on rxe |
 //!
@@ -52,7 +53,6 @@
 pub(crate) mod ah;
 pub(crate) mod buffer;
 pub(crate) mod cgroup;
-pub(crate) mod chain;
 pub(crate) mod client;
 pub(crate) mod cm;
 pub(crate) mod cq;
@@ -63,6 +63,7 @@ pub(crate) mod gid;
 pub(crate) mod mr;
 pub(crate) mod path;
 pub(crate) mod pd;
+pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod qp_attr;
 mod queue;

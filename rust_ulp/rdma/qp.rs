@@ -2,10 +2,10 @@
 
 //! Queue pairs.
 //!
-//! A queue pair has a slot for each request that its queues may hold. A
-//! [`Chain`](super::chain::Chain) builds requests in memory of its own. Posting the chain gives
-//! each request the next slot, which keeps what the completion needs. The queues complete in order,
-//! so a completion frees all slots up to its own at once.
+//! A queue pair has a slot for each request that its queues may hold. A [`Run`](super::post::Run)
+//! builds requests in memory of its poster. Posting the run gives each request the next slot, which
+//! keeps what the completion needs. The queues complete in order, so a completion frees all slots
+//! up to its own at once.
 //!
 //! [`super::request`] describes how a request ends. The memory regions and the address of a request
 //! stay in its slot, or in that of a later request for the same memory. They are dropped when the

@@ -242,8 +242,6 @@ pub(super) struct Lists<R: WrContext> {
     bytes: u64,
     /// The device is done with all requests up to this number. Stays 0 in a shared receive queue.
     done: u64,
-    /// The free slots that chains have reserved.
-    reserved: u32,
     /// The posted slots that were canceled.
     canceled: u32,
     /// The number of consecutive plain requests that end with the newest one, see
@@ -307,34 +305,12 @@ impl<R: WrContext> Lists<R> {
     }
 }
 
-/// A request that is being posted.
-pub(super) struct NewWr<'a, R> {
-    /// There is one; [`Queue::push`] takes it.
-    pub(super) request: &'a mut Option<R>,
-    /// Whether its success is reported to the owner.
-    pub(super) signaled: bool,
-    /// The address of a datagram. Becomes the one that the slot kept before.
-    pub(super) ah: &'a mut Option<Arc<Ah>>,
-}
-
-/// The memory of requests in a [`Chain`](super::chain::Chain), kept alive until the device is done
-/// with them.
-pub(super) struct UsedMemory {
-    /// The numbers in the chain of the first and of the last request that use it: consecutive
-    /// requests for the same queue pair. The slot of the last one keeps it, since a queue pair
-    /// completes them in order.
-    pub(super) first: u32,
-    pub(super) last: u32,
-    /// The memory; what the slot kept before, once that keeps it.
+/// Memory of a request, beyond that of its first element, in a run of requests that are posted.
+pub(super) struct MoreMemory {
+    /// The number of the request.
+    pub(super) at: u32,
+    /// The memory; what the slot has kept before, once that keeps it.
     pub(super) memory: Option<Arc<Memory>>,
-}
-
-impl UsedMemory {
-    pub(super) fn is(&self, memory: &Arc<Memory>) -> bool {
-        self.memory
-            .as_ref()
-            .is_some_and(|used| Arc::ptr_eq(used, memory))
-    }
 }
 
 /// The slot of a request that was posted.
@@ -344,6 +320,9 @@ pub(super) struct PostedWr {
     pub(super) cqe: *mut bindings::ib_cqe,
     /// Whether it keeps memory of its last request: the caller calls [`Queue::keep`].
     pub(super) is_keeping: bool,
+    /// Whether the request has a deadline: it is always reported, so that the queue knows in time
+    /// that it is done.
+    pub(super) is_timed: bool,
 }
 
 /// The requests that [`Queue::complete`] has completed.
@@ -460,7 +439,6 @@ impl<R: WrContext> Queue<R> {
             number: 0,
             bytes: 0,
             done: 0,
-            reserved: 0,
             canceled: 0,
             plain: 0,
             unsignaled: Unsignaled::default(),
@@ -557,23 +535,14 @@ impl<R: WrContext> Queue<R> {
         drop(made);
     }
 
-    /// Reserves up to `count` free slots, and returns how many.
-    pub(super) fn reserve(&self, count: u32) -> u32 {
-        let mut lists = self.lists.lock();
-        let count = count.min(self.free(&lists));
-        lists.reserved = lists.reserved.saturating_add(count);
-        count
-    }
-
-    /// Returns the number of slots that are neither posted nor reserved.
+    /// Returns the number of free slots.
     pub(super) fn free(&self, lists: &Lists<R>) -> u32 {
-        let taken = lists.order.posted().saturating_add(lists.reserved);
-        self.depth().saturating_sub(taken)
+        self.depth().saturating_sub(lists.order.posted())
     }
 
-    /// Gives up `count` reserved slots.
-    pub(super) fn release(&self, lists: &mut Lists<R>, count: u32) {
-        lists.reserved = lists.reserved.saturating_sub(count);
+    /// Returns whether [`Self::keep`] may need room for what a slot has kept before.
+    pub(super) fn keeps_many(&self) -> bool {
+        Needs(self.made.load(Relaxed)).has(Needs::MEMORY)
     }
 
     /// Returns whether [`Self::reserve_sides`] was called for `needs`.
@@ -581,30 +550,33 @@ impl<R: WrContext> Queue<R> {
         lists.sides.made.has(needs)
     }
 
-    /// Posts `new` in the next free slot, for which the caller has a reservation. The queue
+    /// Posts the request that `make` returns in the next free slot; [`None`] if there is none. The queue
     /// [has](Self::has_sides) what it needs.
+    ///
+    /// `signaled` says whether the success of the request is reported to the owner, and `timed`
+    /// whether it may have a deadline. `ah` becomes the address that the slot has kept before.
     #[inline(always)]
-    pub(super) fn push(&self, lists: &mut Lists<R>, new: NewWr<'_, R>) -> Option<PostedWr> {
-        let NewWr {
-            request,
-            signaled,
-            ah,
-        } = new;
-        let taken = request.take()?;
-        let Some(index) = lists.order.push() else {
-            *request = Some(taken);
-            return None;
-        };
+    pub(super) fn push(
+        &self,
+        lists: &mut Lists<R>,
+        make: impl FnOnce() -> R,
+        signaled: bool,
+        timed: bool,
+        ah: &mut Option<Arc<Ah>>,
+    ) -> Option<PostedWr> {
+        let index = lists.order.push()?;
+        let entry = lists.entries.get_mut(index as usize)?;
+        let request = make();
+        let deadline = if timed { Self::deadline(&request) } else { 0 };
         lists.number = lists.number.wrapping_add(1);
-        lists.bytes = lists.bytes.wrapping_add(taken.bytes().into());
-        lists.plain = if signaled || !taken.is_plain() {
+        lists.bytes = lists.bytes.wrapping_add(request.bytes().into());
+        lists.plain = if signaled || !request.is_plain() {
             0
         } else {
             lists.plain.wrapping_add(1)
         };
-        let start_ns = taken.start_ns();
-        let (kept, reference) = taken.split();
-        let entry = lists.entries.get_mut(index as usize)?;
+        let start_ns = request.start_ns();
+        let (kept, reference) = request.split();
         let is_keeping = entry.mark.is_keeping();
         *entry = Entry {
             kept: Some(kept),
@@ -616,10 +588,14 @@ impl<R: WrContext> Queue<R> {
         if lists.sides.made.is_of_requests() || reference.is_some() {
             lists.sides.put(index, ah, reference, start_ns);
         }
+        if deadline != 0 {
+            lists.set_deadline(index, deadline);
+        }
         Some(PostedWr {
             index,
             cqe: self.cqe(index),
             is_keeping,
+            is_timed: deadline != 0,
         })
     }
 
@@ -636,28 +612,23 @@ impl<R: WrContext> Queue<R> {
         Iterator::chain(lists.memory.get_mut(index as usize).into_iter(), more)
     }
 
-    /// Returns whether a slot has room for `count` regions of memory.
-    #[inline(always)]
-    pub(super) fn has_room(&self, lists: &Lists<R>, count: usize) -> bool {
-        count <= 1 || count <= self.max_sge as usize && lists.sides.made.has(Needs::MEMORY)
-    }
-
-    /// Makes slot `index` keep the memory of `new`, for which it has room, and exchanges it for what
-    /// the slot has kept before. What the slot has kept beyond that is moved to `stale`, as far as it
-    /// has room.
+    /// Makes slot `index` keep `first` and `more`, and exchanges them for what the slot has kept
+    /// before. What it has kept beyond that is moved to `stale`, as far as it has room.
     #[inline(never)]
     pub(super) fn keep(
         &self,
         lists: &mut Lists<R>,
         index: u32,
-        new: &mut [UsedMemory],
+        first: &mut Option<Arc<Memory>>,
+        more: &mut [MoreMemory],
         stale: &mut KVVec<Arc<Memory>>,
     ) {
-        let mut is_keeping = !new.is_empty();
-        let mut new = new.iter_mut();
+        let mut is_keeping = first.is_some() || !more.is_empty();
+        let more = more.iter_mut().map(|more| &mut more.memory);
+        let mut new = Iterator::chain(core::iter::once(first), more);
         for kept in self.cells(lists, index) {
             match new.next() {
-                Some(used) => core::mem::swap(&mut used.memory, kept),
+                Some(memory) => core::mem::swap(memory, kept),
                 None => {
                     if let Some(Err(full)) =
                         kept.take().map(|memory| stale.push_within_capacity(memory))
@@ -693,31 +664,21 @@ impl<R: WrContext> Queue<R> {
         Some((request, memory))
     }
 
-    /// Makes the newest posted slot keep `memory` as its entry `place`, and returns what it kept
-    /// there.
-    pub(super) fn adopt(
-        &self,
-        lists: &mut Lists<R>,
-        place: u32,
-        memory: Arc<Memory>,
-    ) -> Option<Arc<Memory>> {
+    /// Makes the newest posted slot keep `memory`, unless it keeps that of its first element.
+    /// Returns what it does not keep.
+    pub(super) fn adopt(&self, lists: &mut Lists<R>, memory: Arc<Memory>) -> Option<Arc<Memory>> {
         let index = lists.order.last()?;
         if let Some(entry) = lists.entries.get_mut(index as usize) {
             entry.mark.keep(true);
         }
-        match self.cells(lists, index).nth(place as usize) {
-            Some(kept) => kept.replace(memory),
-            None => {
-                // Not reached: the request used more than one region when it was pushed. The device
-                // has it, so the memory stays.
-                core::mem::forget(memory);
-                None
-            }
+        match lists.memory.get_mut(index as usize) {
+            Some(kept) if kept.is_none() => kept.replace(memory),
+            _ => Some(memory),
         }
     }
 
     /// Drops the reference of the request in the posted slot `index`, unless its success is reported:
-    /// a later request of its chain was refused.
+    /// a later request of its run was refused.
     pub(super) fn forget_reference(&self, lists: &mut Lists<R>, index: u32) {
         let index = index as usize;
         match lists.entries.get(index) {
@@ -840,8 +801,9 @@ impl<R: WrContext> Queue<R> {
     }
 
     /// Returns the deadline of a request that is posted now; 0 for none.
-    #[cold]
-    pub(super) fn deadline(request: &R) -> u64 {
+    // Inlined: a reference would keep the requests in memory.
+    #[inline(always)]
+    fn deadline(request: &R) -> u64 {
         match request.end_ns(0) {
             0 => 0,
             _ => step_from(request.end_ns(now_ns())),

@@ -2,11 +2,11 @@
 
 //! The calls that the owner of a queue pair or of a shared receive queue gets for its requests.
 //!
-//! Each request that is pushed ends in exactly one call of its [`WrHandler`]:
+//! Each request that gets a slot ends in exactly one call of its [`WrHandler`]:
 //!
 //! - `complete` when the device reports it,
 //! - `complete_unsignaled` when it was not signaled and succeeded,
-//! - `discard` when the device never got it,
+//! - `discard` when the driver refused it, or lost its completion,
 //! - `cancel` when its deadline has passed or its owner cancels it. When the device is done with
 //!   such a request, `complete_canceled` is called too.
 
@@ -65,7 +65,7 @@ pub(crate) trait WrContext: Send + Sized + 'static {
     /// The part that only some requests have. It goes to the first call of the handler for the
     /// request: after [`WrHandler::cancel`], [`WrHandler::complete_canceled`] gets none. It is dropped
     /// when the request is not signaled and was posted, and the driver refused a later one of its
-    /// chain: no completion may report it.
+    /// run: no completion may report it.
     type Reference: Send;
 
     /// The report to the handler about requests that were not signaled and succeeded.
@@ -228,13 +228,13 @@ pub(crate) trait WrHandler: Send + Sync + 'static {
     /// The device is done with a request that was canceled. Context and owner as for `complete`.
     fn complete_canceled(&self, request: Self::Request, wc: &WorkCompletion);
 
-    /// A request was not posted, or the driver lost its completion. Called in the context of the
-    /// caller that pushes, posts or drops a chain, or as for `complete`.
+    /// The driver refused the request, or lost its completion. Called with the queue's lock held in
+    /// the context of [`Run::post`](super::post::Run::post), or as `complete` is: must not sleep, and
+    /// must not call the queue.
     fn discard(&self, request: Self::Request);
 
-    /// The queue pair or the shared receive queue was destroyed, after the last of the calls above
-    /// but for [`Self::discard`]: a caller that pushed before finds its requests refused. Process
-    /// context; may sleep.
+    /// The queue pair or the shared receive queue was destroyed, after the last of the calls above.
+    /// Process context; may sleep.
     fn destroyed(&self, _sends: Posted, _recvs: Posted) {}
 
     /// The queue pair or the shared receive queue raised `event`. Any context, perhaps with

@@ -257,13 +257,14 @@ impl Silence {
 /// A queue of receive requests for several queue pairs: `struct ib_srq`.
 ///
 /// ```
-/// # use {chain::{Chain, TargetRef}, waiter::{WaitHandler, Waiter}};
+/// # use {post::{Place, Run, Scratch, Target}, waiter::{WaitHandler, Waiter}, wr::{Flags, Opcode, Plain}};
 /// fn post(pd: Arc<pd::Pd>, cq: Arc<cq::Cq>, local: wr::Local<'_>, request: Arc<Waiter>) -> Result {
 ///     let srq = Srq::new(pd, cq, 128, 1, Silence::new()?, WaitHandler)?;
-///     let mut chain = Chain::new();
-///     chain.begin(TargetRef::Shared(&srq), 1, true)?;
-///     chain.push_recv(core::iter::once(local), request)?;
-///     chain.post(|_number, _request| ()).1
+///     let mut place = [Place::uninit()];
+///     let mut scratch = Scratch::new(&mut place);
+///     let mut run = Run::new(Target::Shared(&srq), &mut scratch);
+///     run.push(Plain::new(Opcode::RECV, 0), Flags::default(), local)?;
+///     run.post(false, |_, _| request.clone()).1
 /// }
 /// ```
 ///

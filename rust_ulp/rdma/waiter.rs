@@ -6,10 +6,6 @@
 //! handles its completions, and wakes the [`Waiter`] of each request.
 
 use super::{
-    chain::{
-        Chain,
-        TargetRef, //
-    },
     cq::{
         self,
         Cq,
@@ -17,6 +13,13 @@ use super::{
     },
     event::Event,
     pd::Pd,
+    post::{
+        Data,
+        Place,
+        Run,
+        Scratch,
+        Target, //
+    },
     qp::{
         Qp,
         CQ_RESERVE, //
@@ -34,7 +37,9 @@ use super::{
     wr::{
         Flags,
         Local,
+        Opcode,
         Operation,
+        Plain,
         WorkCompletion, //
     }, //
 };
@@ -56,7 +61,7 @@ use kernel::{
 ///
 /// ```
 /// fn send(qp: &Arc<qp::Qp<WaitHandler>>, buffer: &buffer::Buffer) -> Result {
-///     qp.post_send(&wr::Operation::Send(wr::Tail::None), buffer.local()?)?.wait()
+///     qp.post_send(&wr::Operation::send(), buffer.local()?)?.wait()
 /// }
 /// ```
 #[pin_data]
@@ -158,36 +163,28 @@ impl Qp<WaitHandler> {
         Self::new(pd, cq.clone(), cq, None, QpType::Rc, capacity, handler)
     }
 
-    /// Posts a send request that reads or writes `local`. Sleeps. Fails as [`Chain::push`] and
-    /// [`Chain::post`] do.
+    /// Posts a send request that reads or writes `local`. Sleeps. Fails as [`Run::push`] and
+    /// [`Run::post`] do.
     pub(crate) fn post_send(
-        self: &Arc<Self>,
-        operation: &Operation,
+        &self,
+        operation: &Operation<'_>,
         local: Local<'_>,
     ) -> Result<Arc<Waiter>> {
-        let flags = Flags {
-            signaled: true,
-            ..Flags::default()
-        };
-        post(TargetRef::Send(self), &mut Chain::new(), |chain, waiter| {
-            chain.push(operation, flags, core::iter::once(local), None, waiter)
-        })
+        post(Target::Send(self), operation, Data::One(local))
     }
 
     /// Posts a receive request that fills `local`. Sleeps. Fails as [`Self::post_send`] does.
-    pub(crate) fn post_recv(self: &Arc<Self>, local: Local<'_>) -> Result<Arc<Waiter>> {
-        post(TargetRef::Recv(self), &mut Chain::new(), |chain, waiter| {
-            chain.push_recv(core::iter::once(local), waiter)
-        })
+    pub(crate) fn post_recv(&self, local: Local<'_>) -> Result<Arc<Waiter>> {
+        let operation = Plain::new(Opcode::RECV, 0).into();
+        post(Target::Recv(self), &operation, Data::One(local))
     }
 }
 
-/// Posts the signaled request that `push` appends to `chain`, which is empty. Sleeps. Fails as
-/// `push` and [`Chain::post`] do.
+/// Posts a signaled request. Sleeps. Fails as [`Run::push`] and [`Run::post`] do.
 pub(super) fn post(
-    target: TargetRef<'_, WaitHandler>,
-    chain: &mut Chain<WaitHandler>,
-    push: impl FnOnce(&mut Chain<WaitHandler>, Arc<Waiter>) -> Result,
+    target: Target<'_, WaitHandler>,
+    operation: &Operation<'_>,
+    data: Data<'_, '_>,
 ) -> Result<Arc<Waiter>> {
     let waiter = Arc::pin_init(
         pin_init!(Waiter {
@@ -196,9 +193,14 @@ pub(super) fn post(
         }),
         GFP_KERNEL_ACCOUNT,
     )?;
-    let pushed = chain
-        .begin(target, 1, true)
-        .and_then(|()| push(chain, waiter.clone()));
-    let (_, result) = chain.post(|_, _| ());
-    pushed.and(result).map(|()| waiter)
+    let flags = Flags {
+        signaled: true,
+        ..Flags::default()
+    };
+    let mut place = [Place::uninit()];
+    let mut scratch = Scratch::new(&mut place);
+    let mut run = Run::new(target, &mut scratch);
+    run.push_other(operation, flags, data)?;
+    run.post(false, |_, _| waiter.clone()).1?;
+    Ok(waiter)
 }

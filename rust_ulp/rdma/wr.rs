@@ -9,13 +9,7 @@ use super::{
         Mr, //
     }, //
 };
-use crate::{
-    bindings,
-    logic::remote::{
-        Remote,
-        RemoteOp, //
-    }, //
-};
+use crate::bindings;
 use kernel::{
     ffi::c_int,
     prelude::*,
@@ -23,270 +17,366 @@ use kernel::{
 };
 
 /// A work request in the form that drivers take. Every variant of a send request begins with
-/// `send`.
+/// `send`, and every variant with the fields that [`Wr::link`] sets.
 #[derive(Clone, Copy)]
 pub(super) union Wr {
-    pub(super) send: bindings::ib_send_wr,
-    pub(super) rdma: bindings::ib_rdma_wr,
-    pub(super) atomic: bindings::ib_atomic_wr,
-    pub(super) ud: bindings::ib_ud_wr,
-    pub(super) reg: bindings::ib_reg_wr,
-    pub(super) recv: bindings::ib_recv_wr,
+    send: bindings::ib_send_wr,
+    rdma: bindings::ib_rdma_wr,
+    atomic: bindings::ib_atomic_wr,
+    ud: bindings::ib_ud_wr,
+    reg: bindings::ib_reg_wr,
+    recv: bindings::ib_recv_wr,
 }
 
-/// The operation of a plain request, which has one element and no address handle.
-///
-/// ```
-/// fn write_to(peer: &mr::Mr) -> PlainOp {
-///     PlainOp::Write { rkey: peer.rkey(), imm: None }
-/// }
-/// ```
-#[derive(Clone, Copy)]
-pub(crate) enum PlainOp {
-    /// `IB_WR_RDMA_WRITE` or `IB_WR_RDMA_WRITE_WITH_IMM`.
-    Write {
-        /// The key of the peer's region.
-        rkey: u32,
-        /// Immediate data, in host order.
-        imm: Option<u32>,
-    },
-    /// `IB_WR_RDMA_READ`.
-    Read {
-        /// The key of the peer's region.
-        rkey: u32,
-    },
-    /// `IB_WR_SEND`, `IB_WR_SEND_WITH_IMM` or `IB_WR_SEND_WITH_INV`.
-    Send(Tail),
-    /// A receive.
-    Recv,
+/// Whether send and receive requests have a field at the same place.
+macro_rules! is_common {
+    ($field:ident) => {
+        core::mem::offset_of!(bindings::ib_send_wr, $field)
+            == core::mem::offset_of!(bindings::ib_recv_wr, $field)
+    };
 }
+const _: () = assert!(is_common!(next) && is_common!(__bindgen_anon_1));
+const _: () = assert!(is_common!(sg_list) && is_common!(num_sge));
 
-impl PlainOp {
-    /// Returns the operation in the form that drivers take.
+impl Wr {
+    /// Returns the number of elements.
     #[inline(always)]
-    pub(super) fn to_raw(self) -> RawOp {
-        let mut wr = bindings::ib_send_wr::default();
-        let (opcode, rkey) = match self {
-            Self::Write { rkey, imm } => match set_imm(&mut wr, imm) {
-                false => (bindings::IB_WR_RDMA_WRITE, rkey),
-                true => (bindings::IB_WR_RDMA_WRITE_WITH_IMM, rkey),
-            },
-            Self::Read { rkey } => (bindings::IB_WR_RDMA_READ, rkey),
-            Self::Send(tail) => (tail.set(&mut wr), 0),
-            Self::Recv => return RawOp::Recv,
-        };
-        let ex = wr.ex;
-        RawOp::Send { opcode, ex, rkey }
+    pub(super) fn num_sge(&self) -> c_int {
+        // SAFETY: `Plain::fill` has set it, at the same place in all variants.
+        unsafe { self.recv.num_sge }
     }
-}
 
-/// The fields of a work request that a [`PlainOp`] decides.
-#[derive(Clone, Copy)]
-pub(super) enum RawOp {
-    Send {
-        opcode: bindings::ib_wr_opcode,
-        ex: bindings::ib_send_wr__bindgen_ty_2,
-        rkey: u32,
-    },
-    Recv,
-}
-
-impl RawOp {
-    /// Writes the request to `to` in the form that drivers take. `remote_addr` is that of the peer's
-    /// memory, and 0 for a send; `send_flags` have no meaning for a receive.
+    /// Returns whether the device reports the success of a send request.
     #[inline(always)]
-    pub(super) fn fill(self, to: &mut Wr, remote_addr: u64, send_flags: c_int) {
-        match self {
-            Self::Send { opcode, ex, rkey } => {
-                let wr = bindings::ib_send_wr {
-                    num_sge: 1,
-                    opcode,
-                    send_flags,
-                    ex,
-                    ..Default::default()
-                };
-                to.rdma = bindings::ib_rdma_wr {
-                    wr,
-                    remote_addr,
-                    rkey,
-                };
-            }
-            Self::Recv => {
-                to.recv = bindings::ib_recv_wr {
-                    num_sge: 1,
-                    ..Default::default()
-                };
+    pub(super) fn is_signaled(&self) -> bool {
+        // SAFETY: All variants of a send request have the field; `Plain::fill` has set it.
+        unsafe { self.send.send_flags & bindings::IB_SEND_SIGNALED != 0 }
+    }
+
+    /// Returns whether a send request has inline data.
+    pub(super) fn is_inline(&self) -> bool {
+        // SAFETY: As above.
+        unsafe { self.send.send_flags & bindings::IB_SEND_INLINE != 0 }
+    }
+
+    /// Has the device report the success of a send request.
+    #[inline(always)]
+    pub(super) fn signal(&mut self) {
+        // SAFETY: As above.
+        unsafe { self.send.send_flags |= bindings::IB_SEND_SIGNALED };
+    }
+
+    /// Gives the request `wr` its `wr_cqe` and its elements, and makes it the one after `previous`,
+    /// unless that is null.
+    ///
+    /// # Safety
+    ///
+    /// Both are valid, and [`Plain::fill`] or [`Operation::fill`] has filled them.
+    #[inline(always)]
+    pub(super) unsafe fn link(
+        wr: *mut Self,
+        cqe: *mut bindings::ib_cqe,
+        sg_list: *mut bindings::ib_sge,
+        previous: *mut Self,
+    ) {
+        // SAFETY: By the requirements. A send request has these fields at the same place.
+        unsafe {
+            (*wr).recv.__bindgen_anon_1.wr_cqe = cqe;
+            (*wr).recv.sg_list = sg_list;
+            if !previous.is_null() {
+                (*previous).recv.next = wr.cast();
             }
         }
     }
 }
 
-/// An operation of a send queue: `enum ib_wr_opcode`.
-///
-/// ```
-/// # use crate::logic::remote::{Remote, RemoteOp};
-/// fn count(addr: u64, rkey: u32) -> Operation {
-///     Operation::Remote(Remote { addr, rkey, op: RemoteOp::FetchAdd { add: 1 } })
-/// }
-/// ```
-#[derive(Clone)]
-pub(crate) enum Operation {
-    /// A Write, a Read or an atomic.
-    Remote(Remote),
-    /// `IB_WR_SEND`, `IB_WR_SEND_WITH_IMM` or `IB_WR_SEND_WITH_INV`.
-    Send(Tail),
-    /// `IB_WR_SEND` or `IB_WR_SEND_WITH_IMM` on UD.
-    Datagram {
-        /// The address of the receiver; kept until the slot of the request is reused.
-        ah: Arc<Ah>,
-        /// The number of the receiver's queue pair; 24 bits.
-        qp_num: u32,
-        /// The queue key of the receiver.
-        qkey: u32,
-        /// Immediate data, in host order.
-        imm: Option<u32>,
-    },
+/// What a request has beside the general fields.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// A receive, which has less.
+    Recv,
+    /// Nothing.
+    Message,
+    /// An address and a key of the peer.
+    Remote,
+    /// These and operands.
+    Atomic,
+    /// A receiver.
+    Datagram,
+    /// A region.
+    Register,
 }
 
-impl Operation {
+/// The operation code of a request: `enum ib_wr_opcode`, or that of a receive.
+///
+/// ```
+/// const ANSWER: Opcode = Opcode::SEND_WITH_IMM;
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Opcode {
+    raw: bindings::ib_wr_opcode,
+    form: Form,
+}
+
+impl Opcode {
+    /// An RDMA Write.
+    pub(crate) const WRITE: Self = Self::new(bindings::IB_WR_RDMA_WRITE, Form::Remote);
+    /// An RDMA Write with immediate data.
+    pub(crate) const WRITE_WITH_IMM: Self =
+        Self::new(bindings::IB_WR_RDMA_WRITE_WITH_IMM, Form::Remote);
+    /// An RDMA Read.
+    pub(crate) const READ: Self = Self::new(bindings::IB_WR_RDMA_READ, Form::Remote);
+    /// An atomic that replaces an expected value.
+    pub(crate) const COMPARE_SWAP: Self =
+        Self::new(bindings::IB_WR_ATOMIC_CMP_AND_SWP, Form::Atomic);
+    /// An atomic that adds, modulo 2^64.
+    pub(crate) const FETCH_ADD: Self =
+        Self::new(bindings::IB_WR_ATOMIC_FETCH_AND_ADD, Form::Atomic);
+    /// A Send.
+    pub(crate) const SEND: Self = Self::new(bindings::IB_WR_SEND, Form::Message);
+    /// A Send with immediate data.
+    pub(crate) const SEND_WITH_IMM: Self = Self::new(bindings::IB_WR_SEND_WITH_IMM, Form::Message);
+    /// A Send with a key that the peer's device invalidates.
+    pub(crate) const SEND_WITH_INV: Self = Self::new(bindings::IB_WR_SEND_WITH_INV, Form::Message);
+    /// A receive.
+    pub(crate) const RECV: Self = Self::new(0, Form::Recv);
+    const LOCAL_INV: Self = Self::new(bindings::IB_WR_LOCAL_INV, Form::Message);
+    const REG_MR: Self = Self::new(bindings::IB_WR_REG_MR, Form::Register);
+
+    const fn new(raw: bindings::ib_wr_opcode, form: Form) -> Self {
+        Self { raw, form }
+    }
+}
+
+/// An operation of the general fields alone: a receive, a Send, a Write or a Read.
+///
+/// ```
+/// fn send_number(number: u32) -> Plain {
+///     Plain::new(Opcode::SEND_WITH_IMM, number)
+/// }
+/// ```
+#[derive(Clone, Copy)]
+pub(crate) struct Plain {
+    opcode: Opcode,
+    /// The immediate data in network order, or the key to invalidate.
+    ex: u32,
+    /// Of the peer's memory.
+    addr: u64,
+    rkey: u32,
+}
+
+impl Plain {
+    /// Returns an operation with the immediate data or the key `tail`. Those without one ignore it.
+    #[inline(always)]
+    pub(crate) fn new(opcode: Opcode, tail: u32) -> Self {
+        let is_key = matches!(
+            opcode.raw,
+            bindings::IB_WR_SEND_WITH_INV | bindings::IB_WR_LOCAL_INV
+        );
+        Self {
+            opcode,
+            ex: if is_key { tail } else { tail.to_be() },
+            addr: 0,
+            rkey: 0,
+        }
+    }
+
+    /// Returns the operation on the memory of the peer at `addr`, with its key.
+    #[inline(always)]
+    pub(crate) fn on(self, addr: u64, rkey: u32) -> Self {
+        Self { addr, rkey, ..self }
+    }
+
+    /// Returns whether it is a receive.
+    #[inline(always)]
+    pub(super) fn is_recv(&self) -> bool {
+        self.opcode.form == Form::Recv
+    }
+
+    /// Returns whether it needs more than the general fields: [`Operation`].
+    #[inline(always)]
+    pub(super) fn is_partial(&self) -> bool {
+        !matches!(self.opcode.form, Form::Recv | Form::Message | Form::Remote)
+    }
+
+    /// Writes the request to `to` in the form that drivers take, but for the fields that
+    /// [`Wr::link`] sets: it ends a list.
+    ///
+    /// # Safety
+    ///
+    /// `to` is memory for a request.
+    #[inline(always)]
+    pub(super) unsafe fn fill(self, to: *mut Wr, send_flags: c_int, num_sge: c_int) {
+        // SAFETY: By the requirement. All variants have these fields at the same place, and all
+        // variants of a send request begin with `send`. Those of a message have room for more.
+        unsafe {
+            (*to).recv.next = core::ptr::null_mut();
+            (*to).recv.num_sge = num_sge;
+            if self.opcode.form == Form::Recv {
+                return;
+            }
+            (*to).send.opcode = self.opcode.raw;
+            (*to).send.send_flags = send_flags;
+            (*to).send.ex.invalidate_rkey = self.ex;
+            (*to).rdma.remote_addr = self.addr;
+            (*to).rdma.rkey = self.rkey;
+        }
+    }
+}
+
+/// The receiver of a datagram.
+#[derive(Clone, Copy)]
+struct Receiver<'a> {
+    ah: &'a Arc<Ah>,
+    qp_num: u32,
+    qkey: u32,
+}
+
+/// An operation: what a request does, but for the memory of its poster.
+///
+/// ```
+/// fn add_one(peer: &mr::Mr) -> Operation<'static> {
+///     let plain = Plain::new(Opcode::FETCH_ADD, 0).on(peer.addr(), peer.rkey());
+///     Operation::from(plain).with([1, 0])
+/// }
+/// ```
+///
+/// # Invariants
+///
+/// `mr` is as [`Operation::register`] demands in the form that has one.
+#[derive(Clone, Copy)]
+pub(crate) struct Operation<'a> {
+    plain: Plain,
+    operands: [u64; 2],
+    to: Option<Receiver<'a>>,
+    mr: *mut bindings::ib_mr,
+    access: u32,
+}
+
+impl From<Plain> for Operation<'_> {
+    fn from(plain: Plain) -> Self {
+        // INVARIANT: No caller has `Opcode::REG_MR` but `register`, which sets `mr`.
+        Self {
+            plain,
+            operands: [0; 2],
+            to: None,
+            mr: core::ptr::null_mut(),
+            access: 0,
+        }
+    }
+}
+
+impl<'a> Operation<'a> {
+    /// Returns the atomic with these operands: the expected value and the one that replaces it, or
+    /// the addend and 0.
+    pub(crate) fn with(self, operands: [u64; 2]) -> Self {
+        Self { operands, ..self }
+    }
+
+    /// Returns the Send as a datagram to the queue pair `qp_num`, of 24 bits, with its queue key. The
+    /// address is kept until the slot of the request is reused.
+    pub(crate) fn to(self, ah: &'a Arc<Ah>, qp_num: u32, qkey: u32) -> Self {
+        let form = match self.plain.opcode.form {
+            Form::Message => Form::Datagram,
+            other => other,
+        };
+        Self {
+            plain: Plain {
+                opcode: Opcode::new(self.plain.opcode.raw, form),
+                ..self.plain
+            },
+            to: Some(Receiver { ah, qp_num, qkey }),
+            ..self
+        }
+    }
+
+    /// Sends a message.
+    pub(crate) fn send() -> Self {
+        Plain::new(Opcode::SEND, 0).into()
+    }
+
     /// Writes to the beginning of the peer's region `mr`, for peers in the same module.
     pub(crate) fn write_to(mr: &Mr) -> Self {
-        Self::on(mr, RemoteOp::Write { imm: None })
+        let plain = Plain::new(Opcode::WRITE, 0);
+        plain.on(mr.addr(), mr.rkey()).into()
     }
 
     /// Reads from the beginning of the peer's region `mr`, for peers in the same module.
     pub(crate) fn read_from(mr: &Mr) -> Self {
-        Self::on(mr, RemoteOp::Read)
+        let plain = Plain::new(Opcode::READ, 0);
+        plain.on(mr.addr(), mr.rkey()).into()
     }
 
-    fn on(mr: &Mr, op: RemoteOp) -> Self {
-        let (addr, rkey) = (mr.addr(), mr.rkey());
-        Self::Remote(Remote { addr, rkey, op })
+    /// Registers `mr` with `key` and the rights `access`.
+    ///
+    /// # Safety
+    ///
+    /// `mr` is mapped, belongs to the protection domain of the queue pair that the request is posted
+    /// to, and lives until the request is done.
+    pub(super) unsafe fn register(mr: *mut bindings::ib_mr, key: u32, access: u32) -> Self {
+        // INVARIANT: By the requirement.
+        Self {
+            mr,
+            access,
+            ..Self::from(Plain::new(Opcode::REG_MR, 0).on(0, key))
+        }
+    }
+
+    /// Invalidates the key `rkey` of the queue pair's own protection domain.
+    pub(super) fn invalidate(rkey: u32) -> Self {
+        Plain::new(Opcode::LOCAL_INV, rkey).into()
+    }
+
+    /// Returns whether it uses a receive of the peer.
+    pub(crate) fn is_send(&self) -> bool {
+        self.plain.opcode == Opcode::SEND
+    }
+
+    /// Returns whether it is a receive.
+    pub(super) fn is_recv(&self) -> bool {
+        self.plain.is_recv()
     }
 
     /// Returns the address of a datagram, [`None`] for other operations.
-    pub(super) fn ah(&self) -> Option<&Arc<Ah>> {
-        match self {
-            Self::Datagram { ah, .. } => Some(ah),
-            _ => None,
-        }
+    pub(super) fn ah(&self) -> Option<&'a Arc<Ah>> {
+        self.to.map(|to| to.ah)
     }
 
-    /// Writes the request to `to` in the form that drivers take; `wr` is its general part.
-    #[inline(always)]
-    pub(super) fn fill(&self, to: &mut Wr, mut wr: bindings::ib_send_wr) {
-        match *self {
-            Self::Remote(remote) => fill_remote(to, wr, remote),
-            Self::Send(tail) => {
-                wr.opcode = tail.set(&mut wr);
-                to.send = wr;
-            }
-            Self::Datagram {
-                ref ah,
-                qp_num,
-                qkey,
-                imm,
-            } => {
-                wr.opcode = match set_imm(&mut wr, imm) {
-                    false => bindings::IB_WR_SEND,
-                    true => bindings::IB_WR_SEND_WITH_IMM,
-                };
-                to.ud = bindings::ib_ud_wr {
-                    wr,
-                    ah: ah.as_raw(),
-                    remote_qpn: qp_num,
-                    remote_qkey: qkey,
-                    ..Default::default()
-                };
-            }
-        }
-    }
-}
-
-/// Sets the immediate data of a request, and returns whether there is any.
-fn set_imm(wr: &mut bindings::ib_send_wr, imm: Option<u32>) -> bool {
-    if let Some(imm) = imm {
-        wr.ex.imm_data = imm.to_be();
-    }
-    imm.is_some()
-}
-
-/// Writes a request for memory of the peer to `to`.
-#[inline(always)]
-fn fill_remote(to: &mut Wr, mut wr: bindings::ib_send_wr, remote: Remote) {
-    let (opcode, operands) = match remote.op {
-        RemoteOp::Write { imm } => match set_imm(&mut wr, imm) {
-            false => (bindings::IB_WR_RDMA_WRITE, None),
-            true => (bindings::IB_WR_RDMA_WRITE_WITH_IMM, None),
-        },
-        RemoteOp::Read => (bindings::IB_WR_RDMA_READ, None),
-        RemoteOp::CompareSwap { compare, swap } => {
-            (bindings::IB_WR_ATOMIC_CMP_AND_SWP, Some((compare, swap)))
-        }
-        RemoteOp::FetchAdd { add } => (bindings::IB_WR_ATOMIC_FETCH_AND_ADD, Some((add, 0))),
-    };
-    wr.opcode = opcode;
-    let Remote { addr, rkey, .. } = remote;
-    match operands {
-        None => {
-            to.rdma = bindings::ib_rdma_wr {
-                wr,
-                remote_addr: addr,
-                rkey,
-            };
-        }
-        Some((compare_add, swap)) => {
-            to.atomic = bindings::ib_atomic_wr {
-                wr,
-                remote_addr: addr,
-                compare_add,
-                swap,
-                rkey,
-                ..Default::default()
-            };
-        }
-    }
-}
-
-/// The additional field of a Send.
-///
-/// ```
-/// fn send_number(number: u32) -> Operation {
-///     Operation::Send(Tail::Imm(number))
-/// }
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tail {
-    /// Nothing.
-    None,
-    /// Immediate data, in host order.
-    Imm(u32),
-    /// A key that the peer's device invalidates.
-    Invalidate(u32),
-}
-
-impl Tail {
-    /// Returns the tail of a Send with immediate data, or with a key to invalidate.
-    pub(crate) fn new(imm: Option<u32>, invalidate: Option<u32>) -> Self {
-        match (imm, invalidate) {
-            (_, Some(rkey)) => Self::Invalidate(rkey),
-            (Some(imm), None) => Self::Imm(imm),
-            (None, None) => Self::None,
-        }
-    }
-
-    /// Writes the field to `wr`, and returns the opcode of the Send.
-    #[inline(always)]
-    fn set(self, wr: &mut bindings::ib_send_wr) -> bindings::ib_wr_opcode {
-        match self {
-            Self::None => bindings::IB_WR_SEND,
-            Self::Imm(imm) => {
-                set_imm(wr, Some(imm));
-                bindings::IB_WR_SEND_WITH_IMM
-            }
-            Self::Invalidate(rkey) => {
-                wr.ex.invalidate_rkey = rkey;
-                bindings::IB_WR_SEND_WITH_INV
+    /// Writes the request to `to` as [`Plain::fill`] does.
+    ///
+    /// # Safety
+    ///
+    /// `to` is memory for a request.
+    pub(super) unsafe fn fill(&self, to: *mut Wr, send_flags: c_int, num_sge: c_int) {
+        // SAFETY: By the requirement.
+        unsafe {
+            self.plain.fill(to, send_flags, num_sge);
+            match (self.plain.opcode.form, self.to) {
+                (Form::Atomic, _) => {
+                    let [compare_add, swap] = self.operands;
+                    (*to).atomic.remote_addr = self.plain.addr;
+                    (*to).atomic.compare_add = compare_add;
+                    (*to).atomic.swap = swap;
+                    (*to).atomic.compare_add_mask = 0;
+                    (*to).atomic.swap_mask = 0;
+                    (*to).atomic.rkey = self.plain.rkey;
+                }
+                (Form::Register, _) => {
+                    (*to).reg.mr = self.mr;
+                    (*to).reg.key = self.plain.rkey;
+                    (*to).reg.access = self.access as c_int;
+                }
+                (Form::Datagram, Some(Receiver { ah, qp_num, qkey })) => {
+                    (*to).ud.ah = ah.as_raw();
+                    (*to).ud.header = core::ptr::null_mut();
+                    (*to).ud.hlen = 0;
+                    (*to).ud.mss = 0;
+                    (*to).ud.remote_qpn = qp_num;
+                    (*to).ud.remote_qkey = qkey;
+                    (*to).ud.pkey_index = 0;
+                    (*to).ud.port_num = 0;
+                }
+                _ => (),
             }
         }
     }
@@ -319,6 +409,54 @@ impl Flags {
     }
 }
 
+/// Memory that several requests read or write: what their elements have in common, read once.
+///
+/// ```
+/// fn halves(memory: &Arc<mr::Memory>) -> Option<[Local<'_>; 2]> {
+///     let memory = LocalMemory::new(memory);
+///     Some([memory.local(0, 32)?, memory.local(32, 32)?])
+/// }
+/// ```
+#[derive(Clone, Copy)]
+pub(crate) struct LocalMemory<'a> {
+    memory: &'a Arc<Memory>,
+    addr: u64,
+    lkey: u32,
+    length: u64,
+}
+
+impl<'a> LocalMemory<'a> {
+    /// Looks at `memory`.
+    pub(crate) fn new(memory: &'a Arc<Memory>) -> Self {
+        Self {
+            memory,
+            addr: memory.addr(),
+            lkey: memory.lkey(),
+            length: memory.length(),
+        }
+    }
+
+    /// Returns `length` bytes at `offset`. [`None`] when they are not in the memory, or `length` is
+    /// 0.
+    #[inline(always)]
+    pub(crate) fn local(&self, offset: u64, length: u32) -> Option<Local<'a>> {
+        let end = offset.checked_add(length.into())?;
+        if length == 0 || end > self.length {
+            return None;
+        }
+        // INVARIANT: Just checked.
+        Some(Local {
+            memory: self.memory,
+            raw: bindings::ib_sge {
+                // Cannot wrap: these addresses are in the memory.
+                addr: self.addr.wrapping_add(offset),
+                length,
+                lkey: self.lkey,
+            },
+        })
+    }
+}
+
 /// A range of registered memory that a request reads or writes.
 ///
 /// The request keeps the memory until its slot is reused.
@@ -331,43 +469,19 @@ impl Flags {
 ///
 /// # Invariants
 ///
-/// The `length` bytes at `offset` are in the memory, and `length` is not 0.
+/// The bytes of `raw` are in the memory, and its key is that of the memory. There is at least one.
 #[derive(Clone, Copy)]
 pub(crate) struct Local<'a> {
     pub(super) memory: &'a Arc<Memory>,
-    offset: u64,
-    length: u32,
+    /// The element in the form that drivers take.
+    pub(super) raw: bindings::ib_sge,
 }
 
 impl<'a> Local<'a> {
     /// Returns `length` bytes at `offset` of `memory`. Fails with [`ERANGE`] when they are not in
     /// it, or `length` is 0.
     pub(crate) fn new(memory: &'a Arc<Memory>, offset: u64, length: u32) -> Result<Self> {
-        let end = offset.checked_add(length.into()).ok_or(ERANGE)?;
-        if length == 0 || end > memory.length() {
-            return Err(ERANGE);
-        }
-        // INVARIANT: Just checked.
-        Ok(Self {
-            memory,
-            offset,
-            length,
-        })
-    }
-
-    pub(super) fn to_raw(self) -> bindings::ib_sge {
-        self.to_raw_with(self.memory.addr(), self.memory.lkey())
-    }
-
-    /// Does what [`Self::to_raw`] does, with the address and the key of the memory.
-    #[inline(always)]
-    pub(super) fn to_raw_with(self, base: u64, lkey: u32) -> bindings::ib_sge {
-        bindings::ib_sge {
-            // Cannot wrap: these addresses are in the memory.
-            addr: base.wrapping_add(self.offset),
-            length: self.length,
-            lkey,
-        }
+        LocalMemory::new(memory).local(offset, length).ok_or(ERANGE)
     }
 }
 

@@ -94,17 +94,17 @@ fn ping(from: &Arc<FastRegQp>, to: &Arc<FastRegQp>, net: &NetNs) -> Result<[u64;
         qp.bring_up(&path.attributes(peer.number(), psn).with_rights(rights, 1))?;
     }
     // Moves messages from one buffer to the other one, and checks each.
-    let run = |source: &Buffer, destination: &Buffer, operation| -> Result<u64> {
+    let run = |source: &Buffer, destination: &Buffer, op: wr::Operation<'_>| -> Result<u64> {
         let mut ns = 0u64;
         for number in 1..=MESSAGES {
             source.write(&[number; SIZE])?;
             let start = now_ns();
             // A Send fills the oldest receive request of the peer: one has to be posted before.
-            let received = match operation {
-                wr::Operation::Send(_) => Some(b.post_recv(far.local()?)?),
-                _ => None,
+            let received = match op.is_send() {
+                true => Some(b.post_recv(far.local()?)?),
+                false => None,
             };
-            a.post_send(&operation, near.local()?)?.wait()?;
+            a.post_send(&op, near.local()?)?.wait()?;
             received.map_or(Ok(()), |received| received.wait())?;
             ns = ns.saturating_add(now_ns().saturating_sub(start));
             destination.check(&[number; SIZE])?; // EBADMSG when something else arrived.
@@ -112,7 +112,7 @@ fn ping(from: &Arc<FastRegQp>, to: &Arc<FastRegQp>, net: &NetNs) -> Result<[u64;
         Ok(ns / u64::from(MESSAGES))
     };
     Ok([
-        run(&near, &far, wr::Operation::Send(wr::Tail::None))?,
+        run(&near, &far, wr::Operation::send())?,
         run(&near, &far, wr::Operation::write_to(far.mr()))?,
         run(&far, &near, wr::Operation::read_from(far.mr()))?,
     ])

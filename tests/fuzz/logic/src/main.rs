@@ -23,9 +23,8 @@ mod logic;
 use logic::chunks::{common_order, Plan};
 use logic::events::{Queue, PLACES};
 use logic::handle::{Handle, MAX_OBJECTS};
-use logic::remote::{Remote, RemoteOp};
 use uapi::abi;
-use uapi::decode::{decode, Elements, Limits, Op};
+use uapi::decode::{check, Limits, TimeLimit};
 
 /// Numbers out of bytes; zeros at the end.
 struct Input<'a>(&'a [u8]);
@@ -87,48 +86,29 @@ fn request(input: &mut Input<'_>) {
         wr.num_sge = 1;
         wr.sge.length = (limits.max_inline + u32::from(input.u8())).saturating_sub(128);
     }
-    let request = match decode(&wr, limits) {
-        Ok(request) => request,
+    let rule = match check(&wr, limits) {
+        Ok(rule) => rule,
         Err(refusal) => {
             assert!([7, 22, 90, 95].contains(&refusal.errno()));
             return;
         }
     };
-    assert_eq!(
-        (
-            request.user_data,
-            request.qp,
-            request.opcode,
-            request.limit.map_or(0, |limit| limit.ns)
-        ),
-        (wr.user_data, wr.qp, wr.opcode, wr.timeout_ns)
-    );
-    assert_eq!(request.inline, wr.flags & abi::SEND_INLINE != 0);
-    match request.elements {
-        Elements::None => assert_eq!(wr.num_sge, 0),
-        Elements::One(sge) => {
-            assert_eq!((wr.num_sge, sge), (1, wr.sge));
-            assert!(!request.inline || sge.length <= limits.max_inline);
-        }
-        Elements::Array { addr, count } => {
-            assert_eq!((addr, count), (wr.sge.offset, u32::from(wr.num_sge)));
-            assert!(count <= limits.max_sge);
-        }
+    let limit = TimeLimit::of(&wr).map_or(0, |limit| limit.ns);
+    assert_eq!(limit, wr.timeout_ns);
+    let inline = wr.flags & abi::SEND_INLINE != 0;
+    assert!(u32::from(wr.num_sge) <= limits.max_sge);
+    match wr.num_sge {
+        0 => assert_eq!(wr.sge, abi::Sge::default()),
+        1 => assert!(!inline || wr.sge.length <= limits.max_inline),
+        _ => assert_eq!((wr.sge.buffer, wr.sge.length), (0, 0)),
     }
-    match request.op {
-        Op::Remote(Remote { addr, rkey, op }) => {
-            assert_eq!((addr, rkey), (wr.remote_addr, wr.rkey));
-            match op {
-                RemoteOp::Write { imm } => assert!(imm.is_none() || imm == Some(wr.imm_data)),
-                RemoteOp::Read => assert!(!request.inline),
-                RemoteOp::CompareSwap { .. } | RemoteOp::FetchAdd { .. } => {
-                    assert_eq!(addr % 8, 0);
-                    assert!(matches!(request.elements, Elements::One(sge) if sge.length == 8));
-                }
-            }
-        }
-        Op::Send { .. } | Op::Recv => assert_eq!((wr.remote_addr, wr.rkey), (0, 0)),
+    if rule.is_atomic() {
+        assert_eq!((wr.num_sge, wr.sge.length, wr.remote_addr % 8), (1, 8, 0));
     }
+    if rule.has_receiver() || wr.opcode == abi::WR_RECV {
+        assert_eq!((wr.remote_addr, wr.rkey), (0, 0));
+    }
+    assert!(!(rule.writes_local() && inline));
 }
 
 fn handle(input: &mut Input<'_>) {

@@ -37,8 +37,12 @@ fn bad_ones(set: &Set, want: Errno, wrs: impl IntoIterator<Item = abi::Wr>) -> O
     Ok(())
 }
 
-/// The call fails like that with a request that is all right, which is not posted.
-fn bad_call(set: &Set, want: Errno, change: impl FnOnce(&mut abi::Submit)) -> Outcome {
+/// The call fails like that with a request that is all right, which is not posted. What the module wrote.
+fn refused_call(
+    set: &Set,
+    want: Errno,
+    change: impl FnOnce(&mut abi::Submit),
+) -> Result<abi::Submit, String> {
     let wrs = array(&[set.write()])?;
     let mut arg = abi::Submit {
         wrs: wrs.at(0),
@@ -51,7 +55,12 @@ fn bad_call(set: &Set, want: Errno, change: impl FnOnce(&mut abi::Submit)) -> Ou
     let (result, out) = set.file.call(&arg);
     equal("result", result, Err(want))?;
     check("a request was posted", out.posted == 0)?;
-    equal("objects after a refusal", set.file.objects()?, before)
+    equal("objects after a refusal", set.file.objects()?, before)?;
+    Ok(out)
+}
+
+fn bad_call(set: &Set, want: Errno, change: impl FnOnce(&mut abi::Submit)) -> Outcome {
+    refused_call(set, want, change).map(drop)
 }
 
 fn calls(r: &mut Report, set: &Set) {
@@ -84,9 +93,13 @@ fn calls(r: &mut Report, set: &Set) {
         for count in [most + 1, 1 << 16, 1 << 31, u32::MAX] {
             bad_call(set, Errno::E2BIG, |arg| arg.nr_wrs = count)?;
         }
-        // As many as there may be are looked at: it is the queue that has no room.
-        file.stops(&wrs[..most as usize], Errno::EAGAIN, 64)?;
-        let done = set.wait(64)?;
+        // As many as there may be are looked at: it is a queue that has no room. Of those that are
+        // posted later, as many as have room meanwhile are taken.
+        let (result, out) = file.submit(&wrs[..most as usize], abi::Submit::new())?;
+        let got = (result, out.stop_error);
+        equal("result, stop_error", got, (Ok(()), -(Errno::EAGAIN as i32)))?;
+        check("fewer than the queue holds", out.posted >= 64)?;
+        let done = set.wait(out.posted as usize)?;
         check("a request failed", done.iter().all(|c| c.status == 0))
     });
     r.case("SUBMIT: wr_size too small", || {
@@ -215,11 +228,12 @@ fn calls(r: &mut Report, set: &Set) {
     });
     r.case("SUBMIT: min_complete beyond the ring", || {
         for count in [set.cq.entries + 1, 1 << 31, u32::MAX] {
-            bad_call(set, Errno::ERANGE, |arg| {
+            let out = refused_call(set, Errno::ERANGE, |arg| {
                 arg.cq = set.cq.handle;
                 arg.min_complete = count;
             })
             .map_err(because(&format!("{count}")))?;
+            equal("stop_error when no request is refused", out.stop_error, 0)?;
         }
         let got = file.accepted(&abi::Submit {
             cq: set.cq.handle,

@@ -1,0 +1,756 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Looks up what requests name, checks them, and posts them, from queue to queue.
+//!
+//! Here are the checks of handles, ranges, rights and opcodes; those of what a queue takes are in
+//! [`Run::push`]. Process context, inside the device's gate, with the file's table locked.
+
+use super::copy::{
+    checked,
+    Copied,
+    WrData, //
+};
+use crate::{
+    counters::start_ns,
+    device::DeviceState,
+    ext::{
+        errno::{
+            ebadfd,
+            enotconn,
+            eopnotsupp, //
+        },
+        uring::PendingCmd, //
+    },
+    limits::MAX_MESSAGE,
+    logic::{
+        cq_ring::{
+            CqRing,
+            Reserved, //
+        },
+        numbered, //
+    },
+    object::{
+        buffer::BufferObject,
+        completion::{
+            Completions,
+            Request, //
+        },
+        pd::PdObject,
+        ring::Ring,
+        Object,
+        ObjectTable, //
+    },
+    rdma::{
+        post::{
+            Data,
+            Run,
+            Scratch,
+            Target, //
+        },
+        qp_attr::QpType,
+        wr::{
+            Flags,
+            LocalMemory,
+            Opcode,
+            Operation,
+            Plain, //
+        }, //
+    },
+    trace::{
+        self,
+        ulp_debug, //
+    },
+    uapi::{
+        abi::{
+            self,
+            Zero, //
+        },
+        decode::{
+            Rule,
+            TimeLimit, //
+        }, //
+    }, //
+};
+use core::{
+    iter::Peekable,
+    slice::Iter, //
+};
+use kernel::prelude::*;
+
+/// The environment of requests.
+pub(super) struct Ctx<'a> {
+    /// The table that resolves their handles.
+    pub(super) table: &'a ObjectTable,
+    /// The device.
+    pub(super) device: &'a DeviceState,
+    /// See [`super::Requests::command`].
+    pub(super) command: Option<&'a PendingCmd>,
+    /// The number of the first request in its command.
+    pub(super) base: u32,
+}
+
+impl Ctx<'_> {
+    /// Returns whether the requests add entries to completion rings.
+    #[inline(always)]
+    fn in_ring(&self) -> bool {
+        self.command.is_none()
+    }
+}
+
+/// Posts `copied`, in order, up to the first request that is refused. Returns how many were posted,
+/// and the error of that one.
+pub(super) fn post(ctx: &Ctx<'_>, copied: &Copied<'_>, scratch: &mut Scratch<'_>) -> (u32, Result) {
+    let mut cache = Cache {
+        reservation: None,
+        buffer: None,
+        data: copied.data.iter().peekable(),
+    };
+    let mut posted = 0u32;
+    while let Some(rest @ [first, ..]) = copied.wrs.get(posted as usize..) {
+        let queue = match QueueRun::find(ctx, rest) {
+            Ok(queue) => queue,
+            // What is wrong with the request itself takes precedence.
+            Err(error) => return (posted, Err(checked(first).err().unwrap_or(error))),
+        };
+        let (count, result) = queue.post(ctx, copied, posted, scratch, &mut cache);
+        posted = posted.saturating_add(count);
+        if result.is_err() {
+            return (posted, result);
+        }
+    }
+    (posted, Ok(()))
+}
+
+/// Room in a completion queue. Dropping it returns the unused room.
+struct CqReservation<'a> {
+    ring: &'a Ring,
+    /// Whether the requests add entries to the ring. Others only count as in flight.
+    in_ring: bool,
+    left: u32,
+    /// How many of the requests need not be reported by the device.
+    silent: u32,
+}
+
+impl<'a> CqReservation<'a> {
+    /// Takes room for one request from `reservation`. If that has none in `ring`, first reserves
+    /// room for up to `left` requests there. Returns whether the device must report the request,
+    /// and [`EAGAIN`] if the ring is full.
+    #[inline(always)]
+    fn take(
+        reservation: &mut Option<Self>,
+        ring: &'a Ring,
+        in_ring: bool,
+        left: u32,
+    ) -> Result<bool> {
+        if let Some(had) = reservation {
+            if had.left > 0 && core::ptr::eq(had.ring, ring) {
+                return Ok(had.take_one());
+            }
+        }
+        Self::renew(reservation, ring, in_ring, left)
+    }
+
+    #[inline(never)]
+    fn renew(
+        reservation: &mut Option<Self>,
+        ring: &'a Ring,
+        in_ring: bool,
+        left: u32,
+    ) -> Result<bool> {
+        *reservation = None;
+        let Reserved { count, silent } = if in_ring {
+            ring.reserve(left.max(1))?
+        } else {
+            // The device reports the last request of each run.
+            let count = ring.admit(left.max(1))?;
+            Reserved {
+                count,
+                silent: count,
+            }
+        };
+        let new = reservation.insert(Self {
+            ring,
+            in_ring,
+            left: count,
+            silent,
+        });
+        Ok(new.take_one())
+    }
+
+    /// Takes room for one request. Returns whether the device must report it.
+    #[inline(always)]
+    fn take_one(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        let must_report = self.silent == 0;
+        self.silent = self.silent.saturating_sub(1);
+        must_report
+    }
+
+    /// Takes back the room of `count` requests that were not posted.
+    fn give(&mut self, count: u32) {
+        self.left = self.left.saturating_add(count);
+    }
+}
+
+impl Drop for CqReservation<'_> {
+    fn drop(&mut self) {
+        match (self.left, self.in_ring) {
+            (0, _) => (),
+            (left, true) => self.ring.release(left),
+            (left, false) => self.ring.leave(left),
+        }
+    }
+}
+
+/// A buffer that was looked up, and what requests need of it.
+struct Known<'a> {
+    handle: u32,
+    buffer: &'a BufferObject,
+    pd: &'a PdObject,
+    length: u64,
+    is_read_only: bool,
+    /// Its memory, if that has one key.
+    memory: Option<LocalMemory<'a>>,
+}
+
+/// What a request may use of those before it.
+struct Cache<'a> {
+    reservation: Option<CqReservation<'a>>,
+    /// The last buffer.
+    buffer: Option<Known<'a>>,
+    /// The data of the requests from the current one on.
+    data: Peekable<Iter<'a, WrData>>,
+}
+
+impl<'a> Cache<'a> {
+    /// Looks up a buffer. Returns [`ENOENT`] or [`ebadfd`].
+    #[inline(always)]
+    fn buffer(&mut self, table: &'a ObjectTable, handle: u32) -> Result<&Known<'a>> {
+        let is_known = match &self.buffer {
+            Some(known) => known.handle == handle,
+            None => false,
+        };
+        if !is_known {
+            self.look_up(table, handle)?;
+        }
+        self.buffer.as_ref().ok_or(ENOENT)
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, table: &'a ObjectTable, handle: u32) -> Result {
+        let buffer: &BufferObject = table.buffer(handle)?;
+        self.buffer = Some(Known {
+            handle,
+            buffer,
+            pd: buffer.pd(),
+            length: buffer.length(),
+            is_read_only: buffer.is_read_only(),
+            memory: buffer.memory(),
+        });
+        Ok(())
+    }
+}
+
+/// The operation codes by the `opcode` of a request; those of the others are not used.
+static OPCODES: [Opcode; 10] = [
+    Opcode::WRITE,
+    Opcode::WRITE_WITH_IMM,
+    Opcode::SEND,
+    Opcode::SEND_WITH_IMM,
+    Opcode::READ,
+    Opcode::COMPARE_SWAP,
+    Opcode::FETCH_ADD,
+    Opcode::RECV,
+    Opcode::RECV,
+    Opcode::SEND_WITH_INV,
+];
+
+/// Returns the operation of a request that was checked, but for its operands and its receiver.
+#[inline(always)]
+fn operation_of(wr: &abi::Wr) -> Plain {
+    let opcode = match OPCODES.get(usize::from(wr.opcode)) {
+        Some(opcode) => *opcode,
+        None => Opcode::RECV,
+    };
+    Plain::new(opcode, wr.imm_data).on(wr.remote_addr, wr.rkey)
+}
+
+/// A request, its number in what was copied, and the number of requests of the run from it on.
+#[derive(Clone, Copy)]
+struct Item<'a> {
+    wr: &'a abi::Wr,
+    rule: Rule,
+    index: u32,
+    left: u32,
+}
+
+/// The data of a request that does not have one element.
+struct ItemData<'a> {
+    sges: &'a [abi::Sge],
+    /// Its inline data if that was copied from user memory.
+    inline: &'a [u8],
+    /// Bytes of all elements.
+    length: u32,
+}
+
+/// Consecutive requests for the same queue, and what is looked up or checked once for them.
+struct QueueRun<'a> {
+    target: Target<'a, Completions>,
+    pd: &'a PdObject,
+    /// Where the requests complete.
+    ring: &'a Ring,
+    /// Maximum elements, as the caller counts them.
+    max_sge: u32,
+    /// Maximum elements of the device. An element that crosses a border between keys becomes
+    /// several.
+    max_pieces: u32,
+    /// Whether each is reported to the owner, whatever its flags say.
+    all_signaled: bool,
+    /// Whether sends are datagrams.
+    is_datagram: bool,
+    /// The supported opcodes of send requests: bit `n` stands for opcode `n`.
+    opcodes: u64,
+    /// The number of the queue pair.
+    number: u32,
+    /// The number of requests.
+    count: u32,
+}
+
+impl<'a> QueueRun<'a> {
+    /// Finds the queue of the first of `rest`. Sleeps.
+    ///
+    /// Returns [`ENOENT`], or [`ebadfd`] for an object of another type and for a send request to a
+    /// shared receive queue. Returns [`eopnotsupp`] for a receive request to a queue pair that has a
+    /// shared receive queue, and for an opcode that the device or the type of the queue pair does
+    /// not support. Returns [`enotconn`] if the queue does not take requests in its state.
+    fn find(ctx: &Ctx<'a>, rest: &[abi::Wr]) -> Result<Self> {
+        let key = |wr: &abi::Wr| (wr.qp, wr.opcode == abi::WR_RECV);
+        let first = rest.first().ok_or(EINVAL)?;
+        let (_, is_recv) = key(first);
+        // No more than are copied at a time.
+        let count = rest
+            .iter()
+            .take_while(|it| key(it) == (first.qp, is_recv))
+            .count();
+        let run = |target: Target<'a, Completions>, pd, max_sge, max_pieces| Self {
+            target,
+            pd,
+            ring: target.handler().ring(first.opcode),
+            max_sge,
+            max_pieces,
+            all_signaled: is_recv,
+            is_datagram: false,
+            opcodes: u64::MAX,
+            number: target.number(),
+            count: u32::try_from(count).unwrap_or(1),
+        };
+        let run = match ctx.table.get(first.qp)? {
+            Object::Qp(qp) if is_recv => {
+                if qp.has_srq() {
+                    return Err(eopnotsupp());
+                }
+                let (asked, real) = (qp.capacity(), qp.qp().capacity());
+                let target = Target::Recv(qp.qp());
+                run(target, qp.pd(), asked.max_recv_sge, real.max_recv_sge)
+            }
+            Object::Qp(qp) => {
+                let (asked, real) = (qp.capacity(), qp.qp().capacity());
+                let target = Target::Send(qp.qp());
+                Self {
+                    all_signaled: qp.sig_all(),
+                    is_datagram: qp.qp().qp_type() == QpType::Ud,
+                    opcodes: ctx.device.send_ops(qp.qp().qp_type()),
+                    ..run(target, qp.pd(), asked.max_send_sge, real.max_send_sge)
+                }
+            }
+            Object::Srq(srq) => {
+                // Completes requests of failed queue pairs, which makes room.
+                srq.srq().reclaim();
+                if !is_recv {
+                    return Err(ebadfd());
+                }
+                let target = Target::Shared(srq.srq());
+                run(target, srq.pd(), srq.max_sge(), srq.srq().max_sge())
+            }
+            _ => return Err(ebadfd()),
+        };
+        run.check_opcode(first.opcode)?;
+        if !run.target.is_ready() {
+            return Err(enotconn());
+        }
+        Ok(run)
+    }
+
+    /// Returns [`eopnotsupp`] for an unsupported opcode.
+    #[inline(always)]
+    fn check_opcode(&self, opcode: u8) -> Result {
+        if self.opcodes & (1 << (opcode & 63)) == 0 {
+            return Err(eopnotsupp());
+        }
+        Ok(())
+    }
+
+    /// Builds the requests, which begin with number `first` of `copied`, up to the first one that is
+    /// refused, and posts them. Returns how many were posted, and the error of the one after them.
+    fn post(
+        &self,
+        ctx: &Ctx<'a>,
+        copied: &Copied<'_>,
+        first: u32,
+        scratch: &mut Scratch<'_>,
+        cache: &mut Cache<'a>,
+    ) -> (u32, Result) {
+        let Some(wrs @ [head, ..]) = copied.wrs.get(first as usize..) else {
+            return (0, Ok(()));
+        };
+        let start_ns = start_ns();
+        let mut run = Run::new(self.target, scratch);
+        let mut refused = Self::expect(&mut run, ctx, start_ns);
+        let (mut built, count) = (0u32, self.count);
+        for (at, wr) in numbered(wrs.iter().take(count as usize)) {
+            if refused.is_ok() {
+                let index = first.wrapping_add(at);
+                let left = count.wrapping_sub(at);
+                refused = self.build(ctx, (wr, index, left), copied, &mut run, cache);
+            }
+            if refused.is_err() {
+                break;
+            }
+            built = at.wrapping_add(1);
+        }
+        let mut made = 0u32;
+        let base = ctx.base.wrapping_add(first);
+        let reports_last = !ctx.in_ring();
+        let (posted, result) = run.post(reports_last, |at, length| {
+            made = at.wrapping_add(1);
+            let wr = wrs.get(at as usize).unwrap_or(head);
+            Request {
+                user_data: wr.user_data,
+                opcode: wr.opcode,
+                length,
+                limit: TimeLimit::of(wr),
+                cmd_ref: ctx
+                    .command
+                    .map(|command| command.cmd_ref(base.wrapping_add(at))),
+                in_ring: ctx.in_ring(),
+                signaled: self.all_signaled || wr.flags & abi::SEND_SIGNALED != 0,
+                start_ns,
+            }
+        });
+        if let (Some(reservation), 1..) = (&mut cache.reservation, built.wrapping_sub(made)) {
+            reservation.give(built.wrapping_sub(made));
+        }
+        (posted, result.and(refused))
+    }
+
+    /// Prepares `run` for what all requests have.
+    fn expect(run: &mut Run<'_, '_, Completions>, ctx: &Ctx<'a>, start_ns: u64) -> Result {
+        if ctx.command.is_some() {
+            run.expect_references()?;
+        }
+        if start_ns != 0 {
+            run.expect_starts()?;
+        }
+        Ok(())
+    }
+
+    /// Checks the request `wr`, which is number `index` of `copied`, and builds it in `run`. `left`
+    /// requests of the run are left, with this one.
+    #[inline(always)]
+    fn build(
+        &self,
+        ctx: &Ctx<'a>,
+        (wr, index, left): (&abi::Wr, u32, u32),
+        copied: &Copied<'_>,
+        run: &mut Run<'_, '_, Completions>,
+        cache: &mut Cache<'a>,
+    ) -> Result {
+        let rule = checked(wr)?;
+        let length = wr.sge.length;
+        let mut local = None;
+        if wr.num_sge == 1 && wr.flags & abi::SEND_INLINE == 0 && !self.is_special(wr, rule) {
+            if u64::from(length) > MAX_MESSAGE {
+                return Err(EMSGSIZE);
+            }
+            self.check_opcode(wr.opcode)?;
+            if self.max_sge == 0 {
+                return Err(E2BIG);
+            }
+            let known = self.element(ctx, &wr.sge, rule, cache)?;
+            if let Some(memory) = &known.memory {
+                local = memory.local(wr.sge.offset, length);
+            }
+        }
+        let Some(local) = local else {
+            let item = Item {
+                wr,
+                rule,
+                index,
+                left,
+            };
+            return self.build_other(ctx, item, copied, run, cache);
+        };
+        let must_report = self.admit(ctx, wr, left, run, cache)?;
+        let flags = self.flags(ctx, wr, must_report);
+        let pushed = run.push(operation_of(wr), flags, local);
+        if pushed.is_err() {
+            Self::give_back(cache);
+            return pushed;
+        }
+        self.note(wr, length);
+        Ok(())
+    }
+
+    /// Returns whether a request has operands, a receiver, or should have one.
+    #[inline(always)]
+    fn is_special(&self, wr: &abi::Wr, rule: Rule) -> bool {
+        rule.is_atomic()
+            || rule.has_receiver() && (self.is_datagram || wr.args != abi::WrArgs::ZERO)
+    }
+
+    /// Does what [`Self::build`] does for a request that does not use one key for one element, and one
+    /// that [is special](Self::is_special).
+    #[inline(never)]
+    fn build_other(
+        &self,
+        ctx: &Ctx<'a>,
+        item: Item<'_>,
+        copied: &Copied<'_>,
+        run: &mut Run<'_, '_, Completions>,
+        cache: &mut Cache<'a>,
+    ) -> Result {
+        let Item { wr, index, .. } = item;
+        let (sges, inline) = match cache.data.next_if(|data| data.index == index) {
+            Some(data) => copied.of(data),
+            None if wr.num_sge == 0 => (&[][..], &[][..]),
+            None if u64::from(wr.sge.length) > MAX_MESSAGE => return Err(EMSGSIZE),
+            None => (core::slice::from_ref(&wr.sge), &[][..]),
+        };
+        self.check_opcode(wr.opcode)?;
+        let length = self.check_memory(ctx, item, sges, cache)?;
+        let operation = self.operation(ctx.table, item, length)?;
+        let must_report = self.admit(ctx, wr, item.left, run, cache)?;
+        let flags = self.flags(ctx, wr, must_report);
+        let data = ItemData {
+            sges,
+            inline,
+            length,
+        };
+        let is_inline = wr.flags & abi::SEND_INLINE != 0;
+        let pushed = push_other(ctx.table, run, is_inline, data, (&operation, flags));
+        if pushed.is_err() {
+            Self::give_back(cache);
+            return pushed;
+        }
+        self.note(wr, length);
+        Ok(())
+    }
+
+    /// Checks one element of a request.
+    ///
+    /// Returns [`ENOENT`] or [`ebadfd`] for a handle that is not a buffer, [`EXDEV`] for a buffer of
+    /// another protection domain, [`ERANGE`] for bytes outside the buffer, and [`EACCES`] if the
+    /// buffer is read-only and the request writes.
+    #[inline(always)]
+    fn element<'c>(
+        &self,
+        ctx: &Ctx<'a>,
+        sge: &abi::Sge,
+        rule: Rule,
+        cache: &'c mut Cache<'a>,
+    ) -> Result<&'c Known<'a>> {
+        let known = cache.buffer(ctx.table, sge.buffer)?;
+        if !core::ptr::eq(known.pd, self.pd) {
+            return Err(EXDEV);
+        }
+        let end = sge.offset.checked_add(sge.length.into()).ok_or(ERANGE)?;
+        if end > known.length {
+            return Err(ERANGE);
+        }
+        if rule.writes_local() && known.is_read_only {
+            return Err(EACCES);
+        }
+        Ok(known)
+    }
+
+    /// Checks the memory of a request with the elements `sges`, and returns its bytes.
+    ///
+    /// Returns [`E2BIG`] for too many elements, [`EMSGSIZE`] if the message is too long, and the errors
+    /// of [`Self::element`].
+    fn check_memory(
+        &self,
+        ctx: &Ctx<'a>,
+        item: Item<'_>,
+        sges: &[abi::Sge],
+        cache: &mut Cache<'a>,
+    ) -> Result<u32> {
+        let is_inline = item.wr.flags & abi::SEND_INLINE != 0;
+        if !is_inline && sges.len() > self.max_sge as usize {
+            return Err(E2BIG);
+        }
+        let (mut length, mut pieces) = (0u32, 0u64);
+        for sge in sges {
+            length = length.checked_add(sge.length).ok_or(EMSGSIZE)?;
+            if is_inline && sge.buffer == 0 {
+                continue;
+            }
+            let known = self.element(ctx, sge, item.rule, cache)?;
+            pieces = pieces.saturating_add(known.buffer.pieces(sge.offset, sge.length));
+        }
+        if !is_inline && pieces > self.max_pieces.into() {
+            return Err(E2BIG);
+        }
+        Ok(length)
+    }
+
+    /// Reserves room in the completion queue for a request, and returns whether the device must report
+    /// it. Sleeps for the first one with a time limit. From here on, the run owns the room, or
+    /// [`Self::give_back`] returns it.
+    #[inline(always)]
+    fn admit(
+        &self,
+        ctx: &Ctx<'a>,
+        wr: &abi::Wr,
+        left: u32,
+        run: &mut Run<'_, '_, Completions>,
+        cache: &mut Cache<'a>,
+    ) -> Result<bool> {
+        if wr.flags & abi::REQUEST_TIMEOUT != 0 {
+            run.expect_deadlines()?;
+        }
+        CqReservation::take(&mut cache.reservation, self.ring, ctx.in_ring(), left)
+    }
+
+    /// Returns the flags of a request.
+    #[inline(always)]
+    fn flags(&self, ctx: &Ctx<'a>, wr: &abi::Wr, must_report: bool) -> Flags {
+        let signaled = wr.flags & abi::SEND_SIGNALED != 0 || self.all_signaled || must_report;
+        Flags {
+            fence: wr.flags & abi::SEND_FENCE != 0,
+            // A command of io_uring completes when the device has completed all requests. The last
+            // one of consecutive requests for a queue reports those before it.
+            signaled: ctx.in_ring() && signaled,
+            solicited: wr.flags & abi::SEND_SOLICITED != 0,
+        }
+    }
+
+    /// Returns the room of a request that was not built.
+    #[cold]
+    fn give_back(cache: &mut Cache<'a>) {
+        if let Some(reservation) = &mut cache.reservation {
+            reservation.give(1);
+        }
+    }
+
+    /// Traces a request that is about to be posted, and prints a debug message.
+    #[inline(always)]
+    fn note(&self, wr: &abi::Wr, length: u32) {
+        trace::post(self.number, wr.user_data, wr.opcode.into(), length);
+        ulp_debug!(
+            "qp {}: post user_data {:#x} opcode {} length {}\n",
+            // Copies: references would keep these in memory.
+            { self.number },
+            { wr.user_data },
+            { wr.opcode },
+            { length }
+        );
+    }
+
+    /// Returns the operation of a request of `length` bytes. Fails as [`Self::datagram`] does, and
+    /// with [`EINVAL`] if a message names a receiver.
+    fn operation<'t>(
+        &self,
+        table: &'t ObjectTable,
+        item: Item<'_>,
+        length: u32,
+    ) -> Result<Operation<'t>> {
+        let Item { wr, rule, .. } = item;
+        let operation = Operation::from(operation_of(wr));
+        if rule.is_atomic() {
+            let abi::WrAtomic { compare_add, swap } = wr.args.into();
+            return Ok(operation.with([compare_add, swap]));
+        }
+        if !rule.has_receiver() {
+            return Ok(operation);
+        }
+        if self.is_datagram {
+            return self.datagram(table, operation, wr, length);
+        }
+        if wr.args != abi::WrArgs::ZERO {
+            return Err(EINVAL);
+        }
+        Ok(operation)
+    }
+
+    /// Returns the `operation` of `length` bytes as a datagram.
+    ///
+    /// Returns [`ENOENT`] without a receiver, [`ERANGE`] for a queue pair number of more than 24 bits,
+    /// and [`EMSGSIZE`] if the datagram is longer than a packet.
+    #[inline(never)]
+    fn datagram<'t>(
+        &self,
+        table: &'t ObjectTable,
+        operation: Operation<'t>,
+        wr: &abi::Wr,
+        length: u32,
+    ) -> Result<Operation<'t>> {
+        let Target::Send(qp) = self.target else {
+            return Err(ebadfd());
+        };
+        let to = abi::WrUd::from(wr.args);
+        if wr.args == abi::WrArgs::ZERO {
+            return Err(ENOENT);
+        }
+        let ah = table.ah(to.ah)?;
+        if to.qp_num > 0xff_ffff {
+            return Err(ERANGE);
+        }
+        // Devices drop longer datagrams and report success: C10-93.1.1, rxe_requester().
+        if length > ah.ah().max_datagram() {
+            return Err(EMSGSIZE);
+        }
+        Ok(operation.to(ah.ah(), to.qp_num, qp.qkey_for(to.qkey)))
+    }
+}
+
+/// Builds a request that does not use one key for one element.
+fn push_other(
+    table: &ObjectTable,
+    run: &mut Run<'_, '_, Completions>,
+    is_inline: bool,
+    data: ItemData<'_>,
+    (operation, flags): (&Operation<'_>, Flags),
+) -> Result {
+    if is_inline {
+        let length = data.length as usize;
+        let mut copy = |slot: &mut [u8]| copy_inline(table, &data, slot);
+        let copy = &mut copy;
+        return run.push_other(operation, flags, Data::Inline { length, copy });
+    }
+    let mut locals = data
+        .sges
+        .iter()
+        .filter(|sge| sge.length > 0)
+        .filter_map(|sge| Some((table.buffer(sge.buffer).ok()?, sge)))
+        .flat_map(|(buffer, sge)| buffer.locals(sge.offset, sge.length));
+    run.push_other(operation, flags, Data::Many(&mut locals))
+}
+
+/// Copies the inline data of a request to `slot`.
+fn copy_inline(table: &ObjectTable, data: &ItemData<'_>, slot: &mut [u8]) -> Result {
+    if slot.len() == data.inline.len() {
+        // `copy` has copied the data from user memory.
+        slot.copy_from_slice(data.inline);
+        return Ok(());
+    }
+    let mut rest = slot;
+    for sge in data.sges {
+        let (part, tail) = rest
+            .split_at_mut_checked(sge.length as usize)
+            .ok_or(EMSGSIZE)?;
+        let offset = usize::try_from(sge.offset).map_err(|_| ERANGE)?;
+        table.buffer(sge.buffer)?.pages().read(offset, part)?;
+        rest = tail;
+    }
+    Ok(())
+}
