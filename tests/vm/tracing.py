@@ -2,6 +2,7 @@
 """The kernel's tracer around a piece of work, and its record as steps in plain words."""
 
 import os
+import pathlib
 import re
 
 ROOT = "/sys/kernel/tracing"
@@ -95,7 +96,7 @@ class Trace:
         """The lines of the record as dicts: comm, pid, cpu, time and what."""
         out = [m.groupdict() for m in map(LINE.match, self.text.splitlines()) if m]
         for record in out:
-            record["time"], record["comm"] = float(record["time"]), record["comm"].strip()
+            record["time"], record["comm"] = float(record["time"]), name_of(record["comm"].strip(), record["pid"])
         return out
 
     def events(self, name=None):
@@ -107,6 +108,16 @@ class Trace:
                 task = {"comm": record["comm"], "pid": int(record["pid"])}
                 out.append({"event": m[1], "time": record["time"]} | task | fields(m[2]))
         return out
+
+
+def name_of(comm, pid):
+    """The name of a task. The record lacks it when another CPU was noting one (trace_save_cmdline())."""
+    if comm != "<...>":
+        return comm
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return comm
 
 
 def timeouts(wait):
