@@ -21,8 +21,11 @@ import sys
 import tempfile
 import threading
 import time
+from typing import NamedTuple
 
 PATIENCE = int(os.environ.get("ULP_PATIENCE") or 5)
+TRACEFS = "/sys/kernel/tracing"
+TRACING = f"{TRACEFS}/instances/learn"
 HOST, HOST6, PORT = "10.9.0.1", "fd09::1", 18600
 ROCE = 4791
 draw = random.SystemRandom()
@@ -59,6 +62,20 @@ def until(condition, count=2):
 def run(*command):
     """What a command prints. That it fails is no mistake of the learner's."""
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds(10)).stdout
+
+
+def write(path, text):
+    with open(path, "w") as f:
+        f.write(text)
+
+
+def append(path, text):
+    """Appends to a file that cannot seek to its end, as open() would (fs/seq_file.c:seq_lseek)."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def in_host(host):
@@ -379,6 +396,56 @@ def queue_pair(qpn, device="rxe2"):
     """What `rdma resource` shows of a queue pair; nothing when it is gone."""
     shown = json.loads(run("rdma", "-j", "resource", "show", "qp") or "[]")
     return next((q for q in shown if q["ifname"] == device and q["lqpn"] == qpn), {})
+
+
+class Event(NamedTuple):
+    """A line of a trace: its place, seconds, the event without the module's name, its fields."""
+
+    place: int
+    time: float
+    name: str
+    text: str
+
+
+class Trace:
+    """Records the module's events, and functions of others by a probe each, while the block runs.
+
+    Recording goes on afterwards: each time that it begins or ends, the kernel patches its own code, which QEMU
+    survives less than always. For the same reason it does not note the names of processes, for which the scheduler
+    would be patched.
+    """
+
+    def __init__(self, **probes):
+        self.probes = probes
+
+    def __enter__(self):
+        if not os.path.isdir(TRACING):
+            write(f"{TRACEFS}/trace_options", "norecord-cmd")
+            os.mkdir(TRACING)
+            write(f"{TRACING}/trace_clock", "mono")
+            write(f"{TRACING}/events/rust_ulp/enable", "1")
+        for name, what in self.probes.items():
+            if not os.path.isdir(f"{TRACING}/events/learn/{name}"):
+                append(f"{TRACEFS}/kprobe_events", f"p:learn/{name} {what}\n")
+            write(f"{TRACING}/events/learn/{name}/enable", "1")
+        write(f"{TRACING}/trace", "")
+        return self
+
+    def __exit__(self, *_):
+        self.now()
+
+    def now(self):
+        """What has been recorded up to now."""
+        with open(f"{TRACING}/trace") as f:
+            self.text = f.read()
+        return self
+
+    def events(self, pid=None):
+        """The lines in their order, of all processes or of one."""
+        pattern = re.compile(r"^\s*.+-(\d+)\s+\[\d+\]\s+\S+\s+([\d.]+): (?:rust_ulp_)?(\w+): (.*)$")
+        lines = [m for m in map(pattern.match, self.text.splitlines()) if m]
+        found = [(int(m[1]), Event(place, float(m[2]), m[3], m[4])) for place, m in enumerate(lines)]
+        return [event for of, event in found if pid in (None, of)]
 
 
 class Lab:
