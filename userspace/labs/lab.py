@@ -248,7 +248,7 @@ class Peer:
         kind_of = {"RC": e.IBV_QPT_RC, "UC": e.IBV_QPT_UC, "UD": e.IBV_QPT_UD}[kind]
         self.qp = QP(self.pd, QPInitAttr(qp_type=kind_of, scq=self.cq, rcq=self.cq, cap=cap))
         self.qpn, self.psn = self.qp.qp_num, draw.randrange(1 << 24)
-        self.addr, self.rkey = where, self.mr.rkey
+        self.addr, self.rkey, self.handles = where, self.mr.rkey, {}
 
     def ends(self):
         """The fields of the line that it sends."""
@@ -299,8 +299,10 @@ class Peer:
         sg = [SGE(self.addr + offset, length, self.mr.lkey)]
         wr = SendWR(opcode=self.e.IBV_WR_SEND, num_sge=1, sg=sg, wr_id=number)
         if to:
-            self.ah = AH(self.pd, attr=self._way(to["gid"]))
-            wr.set_wr_ud(self.ah, to["qpn"], qkey)
+            # Kept: a request that is posted needs its address handle (rxe_av.c:rxe_get_av).
+            if to["gid"] not in self.handles:
+                self.handles[to["gid"]] = AH(self.pd, attr=self._way(to["gid"]))
+            wr.set_wr_ud(self.handles[to["gid"]], to["qpn"], qkey)
         self.qp.post_send(wr)
 
     def one_sided(self, opcode, offset, length, addr, rkey):
