@@ -341,9 +341,9 @@ pub trait CqRing: Sized {
     /// Waits until `min` entries are unread, and returns how many are; `left_ns` returns the time
     /// that is left, [`u64::MAX`] without a limit. Sleeps.
     ///
-    /// Of a thread that [`Self::pollers`] has, `poll` polls the device's queue for a while, or does
-    /// nothing, and leaves it as armed as it was. `serve` polls it until it is empty, and arms it.
-    /// Both put what has completed into the ring. Another thread has no `serve`.
+    /// In a thread of [`Self::pollers`], `poll` polls the device's queue for a while, or does
+    /// nothing, and does not change whether it is armed. `serve` polls it until it is empty, and
+    /// arms it. Both put completions into the ring. Other threads have no `serve`.
     ///
     /// Fails with [`Failure::TimedOut`] when the time runs out, with [`Failure::Interrupted`] when
     /// a signal arrives, with [`Failure::QueueFailed`] when the device's queue has failed, and with

@@ -154,7 +154,7 @@ struct Progress {
     closed: Option<Error>,
     outcome: Outcome,
     qp: Option<Claim>,
-    /// Of CONNECT.
+    /// The parameters that CONNECT passed.
     connect: Option<ConnectParams>,
     /// The time of the present look for the peer's link-layer address.
     look_millis: u32,
@@ -618,7 +618,7 @@ impl Connection {
         let id = id.lock();
         let mut progress = self.progress.lock();
         if progress.closed.is_some() {
-            // Who has closed it ends it.
+            // The thread that closed the connection ends it.
             return Ok(());
         }
         if let Some(err) = progress.failure {
@@ -637,7 +637,7 @@ impl Connection {
     fn give_up(&self, id: &mut Option<cm::OwnedId<Self>>, err: Error) -> Error {
         let mut progress = self.progress.lock();
         // No event moves a failed attempt to another stage.
-        // What the handler has noted came first.
+        // A failure that the event handler noted came first.
         let err = progress.stage.explain(progress.failure.unwrap_or(err));
         progress.failure = Some(err);
         let claim = progress.qp.take();

@@ -2,7 +2,7 @@
 
 //! The offsets at which user space maps the objects of a file.
 //!
-//! An offset says nothing to user space. All offsets are below 2^44 and are multiples of
+//! Offsets are opaque to user space. All offsets are below 2^44 and are multiples of
 //! [`UNIT`]: mmap2() of a 32-bit process has 32 bits for the offset in pages of 4 KiB, and pages
 //! have at most 64 KiB. An offset is not used again before all others were used, so a stale one
 //! finds nothing. Process context.

@@ -486,7 +486,7 @@ impl Cq {
         if is_softirq {
             // SAFETY: The work was disabled above.
             unsafe { kernel::bindings::enable_work(context.work.get()) };
-            // What the driver has called for in between is lost.
+            // A call of the driver in between had no effect: run the work once.
             context.queue_work();
         }
     }

@@ -592,7 +592,7 @@ impl<H: WrHandler> Qp<H> {
             self.state.store(to, Release);
         }
         if to == bindings::IB_QPS_RESET && (drained || result.is_ok()) {
-            // What the device completed before, if it was not waited for.
+            // Handles earlier completions, unless a drain has waited for them.
             if !drained || self.member.shared().is_some() {
                 self.empty_cqs();
             }

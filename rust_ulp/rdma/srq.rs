@@ -524,7 +524,7 @@ impl<H: WrHandler> Srq<H> {
                 let member = unsafe { found.member.as_ref() };
                 this.completed(index, member, &WorkCompletion::new(wc));
             }
-            // Of a queue pair that its driver did not destroy.
+            // The receive belongs to a queue pair that its driver did not destroy.
             None => this.flush(index),
         }
     }

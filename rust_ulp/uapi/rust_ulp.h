@@ -18,7 +18,7 @@
  *  - @timeout_ns of a command counts from its start, that of a work request from its post. 0 leaves
  *    no time: a wait ends at once, and a work request is refused with EINVAL.
  *    RUST_ULP_TIMEOUT_INFINITE sets no limit. If the time runs out, a wait ends with ETIME, and a
- *    work request with RUST_ULP_WC_STATUS_TIMEOUT; ETIMEDOUT is of the network.
+ *    work request with RUST_ULP_WC_STATUS_TIMEOUT; ETIMEDOUT comes from the network.
  *  - A signal ends a wait with EINTR. A command that has slept writes to @timeout_ns what is left
  *    of it, unless it is infinite, so that it can be repeated with the same struct.
  *  - Memory is charged to the memory cgroup of the caller, except what a driver allocates.

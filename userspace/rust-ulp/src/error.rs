@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub use crate::kind::ErrorKind;
 
-/// What there is too much of when inline data is too long.
+/// The name of the limit that too long inline data exceeds.
 pub(crate) const INLINE_BYTES: &str = "inline bytes";
 
 /// The result of everything in this crate that can fail.
@@ -165,12 +165,12 @@ pub enum Error {
         capacity: u64,
     },
 
-    /// A number that what it stands for cannot be.
+    /// A value outside its range.
     #[error("{what} is {value}; pass {}", allowed(*.min, *.max))]
     Value {
-        /// What it stands for.
+        /// The name of the value.
         what: &'static str,
-        /// The number.
+        /// The value.
         value: u64,
         /// The smallest that there is.
         min: u64,
@@ -236,7 +236,7 @@ pub enum Error {
         too_many_hint(.what)
     )]
     TooMany {
-        /// What there is too much of.
+        /// The name of what exceeds its limit.
         what: &'static str,
         /// How many there are.
         count: u64,

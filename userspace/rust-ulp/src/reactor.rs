@@ -141,8 +141,8 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches `file`, whose removal of a device or end is reported without being asked for. A
-    /// change is told once.
+    /// Watches `file`. Epoll reports its errors and its end in any case. It reports each change
+    /// once.
     pub(crate) fn add(&self, file: &impl AsFd, flags: EpollFlags) -> Result<()> {
         let event = EpollEvent::new(flags | EpollFlags::EPOLLET, 0);
         let added = self.epoll.add(file, event);

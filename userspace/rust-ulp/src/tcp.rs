@@ -184,7 +184,7 @@ fn watch_host(tcp: &TcpStream) -> std::io::Result<()> {
         .with_interval(BETWEEN)
         .with_retries(PROBES);
     socket.set_tcp_keepalive(&keepalive)?;
-    // Of what was sent, and of the last probe.
+    // The limit is for sent data, and for the last probe.
     socket.set_tcp_user_timeout(Some(HOST_TIMEOUT))
 }
 

@@ -111,7 +111,7 @@ fn an_iterator_takes_the_completions_that_are_there() {
         some.collect()
     };
     post(0..5);
-    // What one does not take, the next does.
+    // An iterator leaves to the next one the completions that it does not take.
     assert_eq!(numbers(p.cq.completions(), 2), [0, 1]);
     let mut rest = p.cq.completions();
     assert_eq!(rest.by_ref().count(), 3);
@@ -2008,7 +2008,7 @@ fn a_gid_of_another_family_than_the_peer_s_is_named_with_the_right_index() {
             assert!(text.contains(&part), "{part:?} is not in {text:?}");
         }
     }
-    // Of one family, it is something else.
+    // If both GIDs are of one family, EINVAL has another cause.
     let qp = pd.qp_builder::<Rc>(&cq).gid(1, 1).build().unwrap();
     kernel.refuse("QP_MODIFY", Errno::EINVAL);
     let error = qp.connect(Endpoint::new(7, 0, gids[1].gid, Mtu::B1024));
@@ -2156,7 +2156,7 @@ fn an_unreliable_connection() {
     let build = || pd.qp_builder::<Uc>(&cq).mtu(Mtu::B512).build().unwrap();
     let (a, b) = (build(), build());
     let info = a.query().unwrap();
-    // What it cannot do, its peer may not ask for.
+    // A peer gets no right to operations that the transport lacks.
     assert_eq!(
         (info.state, info.access),
         (QpState::Init, Access::REMOTE_WRITE)
@@ -2368,7 +2368,7 @@ fn an_answer_to_another_gid() {
     };
     assert_eq!(came_to(&d, "fe80::1"), 0);
     assert_eq!(came_to(&d, "::ffff:10.9.0.1"), 1);
-    // Of a group, nobody can answer for the group.
+    // No host can answer for a multicast group.
     assert_eq!(came_to(&d, "ff0e::1"), 1);
 }
 
