@@ -64,17 +64,23 @@ pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> R
     let mut device = None;
     let cq = OnceCell::new();
     let mut waiter = None;
-    let mut is_entered = false;
+    let (mut is_entered, mut lost) = (false, Ok(()));
     let (posted, result) = requests.post(&mut device, |table, part| {
         if part.is_first {
             trace::submit(file.id(), value.nr_wrs, value.cq, value.min_complete);
         }
-        let found = find_cq(table, value.cq, value.min_complete)?;
-        if let (Some(found), true) = (found, part.is_last) {
-            // A completion that arrives while the requests are posted finds this thread, and calls no
-            // worker.
-            let _ = cq.set(found.clone());
-            waiter = cq.get().map(|cq: &Arc<CqObject>| cq.waiter());
+        match find_cq(table, value.cq, value.min_complete) {
+            Ok(Some(found)) if part.is_last => {
+                // A completion that arrives while the requests are posted finds this thread, and
+                // calls no worker.
+                let _ = cq.set(found.clone());
+                waiter = cq.get().map(|cq: &Arc<CqObject>| cq.waiter());
+            }
+            Ok(_) => (),
+            Err(error) if part.is_first => return Err(error),
+            // Another thread has destroyed it since the first part was posted: no request is refused
+            // for that.
+            Err(error) => lost = Err(error),
         }
         is_entered = true;
         Ok(())
@@ -89,6 +95,9 @@ pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> R
         if error != EAGAIN || posted == 0 {
             return Err(error);
         }
+    }
+    if let Err(error) = lost {
+        value.wait_error = error.to_errno();
     }
     if let (Some(cq), Some(waiter)) = (cq.get(), waiter) {
         let deadline = Deadline::new(value.timeout_ns);

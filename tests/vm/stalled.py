@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a process can do with its own memory, while the kernel uses it, and by not running.
 
-    stalled.py unscheduled|idle|stopped|copies|ring|killed
+    stalled.py unscheduled|idle|stopped|parts|copies|ring|killed
 
 Expects the module and two hosts; `rxe1` is gone when `copies` returns. Prints KTAP.
 """
@@ -47,16 +47,16 @@ class Absent:
     def ioctl(self, command, packed):
         ulp.ioctl(self.fd, command, ctypes.create_string_buffer(packed, len(packed)))
 
-    def stalled(self):
-        """Waits until somebody stalls at each of the pages."""
-        pages = set()
+    def stalled(self, count=None):
+        """Waits until somebody stalls at `count` of the pages, or at each."""
+        pages, count = set(), count or len(self.memory) // PAGE
 
         def look():
             with contextlib.suppress(BlockingIOError):
                 # struct uffd_msg: the address stands at 16.
                 while message := os.read(self.fd, 32):
                     pages.add(struct.unpack_from("Q", message, 16)[0] // PAGE)
-            return len(pages) * PAGE >= len(self.memory)
+            return len(pages) >= count
 
         return ulp.until(look)
 
@@ -110,6 +110,35 @@ def stalls(file, end, absent):
             b"",
         ),
     }
+
+
+def test_parts(r):
+    """A queue that goes between two parts of a list ends the wait for it, and refuses no request."""
+    absent = absent_or_skip(r, 3)
+    if absent is None:
+        return
+    a, b = pair()
+    other = Cq(a.file, 16)
+    # The module copies 64 requests at a time: the last one alone is on the page that is not there.
+    size, count = ctypes.sizeof(S["wr"]), 65
+    wrs = [bytes(a.write(b, 8, user_data=n, flags=N["SEND_SIGNALED"])) for n in range(count)]
+    at = absent.page(2) - 64 * size
+    before = b"".join(wrs[:64]).rjust(2 * PAGE, b"\0")
+    absent.give(0, before[:PAGE])
+    absent.give(1, before[PAGE:])
+    call = {"wrs": at, "nr_wrs": count, "wr_size": size, "cq": other.handle, "min_complete": 1, "timeout_ns": LONG}
+    sleeper = in_background(lambda: a.file.call("SUBMIT", **call))
+    r.check("parts: a list stalls behind its first 64 requests", absent.stalled(1), sleeper.result)
+    r.equal("these complete", [(c.user_data, c.status) for c in a.cq.wait(64)], [(n, 0) for n in range(64)])
+    r.equal("the queue that it is to wait for is destroyed", error_of(a.file.destroy, other.handle), "none")
+    absent.give(2, wrs[64])
+    got = ended(sleeper)
+    r.equal(
+        "parts: all are posted, and the wait fails",
+        (got.posted, got.stop_error, got.completed, got.wait_error),
+        (count, 0, 0, -errno.ENOENT),
+    )
+    r.equal("the last one completes", [(c.user_data, c.status) for c in a.cq.wait(1)], [(64, 0)])
 
 
 def test_copies(r):
