@@ -4,8 +4,8 @@
 //!
 //! `abi` makes every command wrong in every way, by system calls of its own, and `uring` issues
 //! requests by io_uring; `fuzz` does all of it at random, `load` until it is stopped; `api`,
-//! `rights` and `write-sizes` go through the crate. `kv` and `revoking-peer` are careless and
-//! hostile peers of the tool `ulp`; `tasks` drops futures. All but these and `load` print KTAP.
+//! `rights` and `write-sizes` go through the crate. `revoking-peer` and `broken-peer` are careless
+//! peers of the tool `ulp`; `tasks` drops futures. All but these and `load` print KTAP.
 
 mod annotations;
 mod api;

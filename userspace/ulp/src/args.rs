@@ -63,19 +63,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Parses a duration as [`duration`] does, in whole seconds from 1 second to 136 years.
-pub fn seconds(text: &str) -> Result<u32, String> {
-    const RANGE: &str = "the duration must be in whole seconds, and at least 1s";
-    let duration = match text.parse() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
-    };
-    match u32::try_from(duration.as_secs()) {
-        Ok(seconds @ 1..) if duration.subsec_nanos() == 0 => Ok(seconds),
-        _ => Err(RANGE.to_owned()),
-    }
-}
-
 /// Returns HOST:PORT for HOST, HOST:PORT, and an IPv6 address with or without brackets.
 pub fn address(host: &str, port: u16) -> String {
     if host.parse::<Ipv6Addr>().is_ok() {
@@ -134,16 +121,6 @@ mod tests {
             assert!(size(bad).is_err(), "{bad}");
         }
         assert!(size_u32("4G").is_err());
-    }
-
-    #[test]
-    fn whole_seconds_have_units_too() {
-        for (text, want) in [("1", 1), ("90s", 90), ("30days", 2_592_000)] {
-            assert_eq!(seconds(text), Ok(want), "{text}");
-        }
-        for bad in ["0", "-1", "0.5", "1500ms", "4294967296", "soon", ""] {
-            assert!(seconds(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -14,13 +14,11 @@
 #[macro_use]
 mod output;
 
-mod allreduce;
 mod args;
 mod bench;
 mod diagnose;
 mod ethtool;
 mod generate;
-mod kv;
 mod lang;
 mod listen;
 mod netlink;
@@ -81,11 +79,6 @@ enum Command {
     Pingpong(pingpong::Pingpong),
     /// Exchanges data with rping, as its server or its client.
     Rping(rping::Rping),
-    /// Serves or uses a key-value store whose clients access the server's memory directly.
-    Kv(kv::Kv),
-    /// Adds up vectors of several hosts with a ring all-reduce, by RDMA and by TCP.
-    #[command(name = "allreduce")]
-    AllReduce(allreduce::AllReduce),
     /// Measures latency, bandwidth and message rate, by /dev/rust_ulp and by libibverbs.
     Bench(bench::Bench),
     /// Prints the JSON Schema of the output of a command.
@@ -120,8 +113,6 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Sniff(sniff) => sniff.run(),
         Command::Pingpong(pingpong) => pingpong.run(),
         Command::Rping(rping) => rping.run(),
-        Command::Kv(kv) => kv.run(),
-        Command::AllReduce(allreduce) => allreduce.run(),
         Command::Bench(bench) => bench.run(),
         Command::Schema(schema) => schema.run(),
         Command::Generate(generate) => generate.run(Cli::command()),
@@ -189,12 +180,10 @@ mod tests {
         ("top --once --sort nonsense", "'nonsense' for '--sort"),
         ("schema nonsense", "'nonsense' for '<COMMAND>"),
         ("completions nonsense", "'nonsense' for '<SHELL>"),
-        ("kv put -s HOST --ttl 0 one 1", "at least 1s"),
         (
             "pingpong srq -q 3 -r 2",
             "a receive (-r) for each queue pair",
         ),
-        ("allreduce a,b --rank 2", "--rank 2: there are 2 ranks"),
         ("bench plot", "not provided"),
         ("bench plot /nonexistent", "No such file"),
         (
@@ -264,7 +253,7 @@ mod tests {
     fn all_leaves() -> Vec<Vec<String>> {
         let mut out = Vec::new();
         leaves(&Cli::command(), &[], &mut out);
-        assert!(out.len() >= 30, "{out:?}");
+        assert!(out.len() >= 20, "{out:?}");
         out
     }
 
@@ -374,7 +363,7 @@ mod tests {
                 commands.push(command.get_name().to_owned());
             }
         });
-        assert!(commands.len() >= 16, "{commands:?}");
+        assert!(commands.len() >= 12, "{commands:?}");
     }
 
     /// Returns whether the option takes this value. What is missing beside it does not count.
@@ -454,7 +443,7 @@ mod tests {
         }
         each(&Cli::command(), &mut servers);
         servers.sort();
-        assert_eq!(servers, ["bench", "kv", "steps"]);
+        assert_eq!(servers, ["bench", "steps"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! printed.
 
 use crate::output::{print, schema};
-use crate::{allreduce, bench, diagnose, kv, pingpong, rping, selftest, show, top};
+use crate::{bench, diagnose, pingpong, rping, selftest, show, top};
 use anyhow::Result;
 use clap::ValueEnum;
 use std::process::ExitCode;
@@ -33,12 +33,6 @@ enum Command {
     Selftest,
     Pingpong,
     Rping,
-    /// kv get and kv mget
-    KvGet,
-    KvMembers,
-    KvList,
-    KvBench,
-    Allreduce,
     /// All commands of bench that measure, but for bench study
     Bench,
     BenchStudy,
@@ -57,11 +51,6 @@ impl Args {
             Command::Selftest => schema::<selftest::Report>(),
             Command::Pingpong => schema::<pingpong::Summary>(),
             Command::Rping => schema::<rping::Summary>(),
-            Command::KvGet => schema::<kv::Values>(),
-            Command::KvMembers => schema::<kv::Members>(),
-            Command::KvList => schema::<kv::Keys>(),
-            Command::KvBench => schema::<kv::bench::Results>(),
-            Command::Allreduce => schema::<allreduce::Results>(),
             Command::Bench => schema::<bench::Report>(),
             Command::BenchStudy => schema::<bench::Study>(),
         };

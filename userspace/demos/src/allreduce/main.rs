@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `ulp allreduce`: adds up vectors of several hosts, such that each host has all of the sums.
+#![deny(missing_docs, unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)
+)]
+
+//! Adds up vectors of several hosts, such that each host has all of the sums, as a demonstration.
 //!
 //! The algorithm is the ring all-reduce. Each rank has a vector of numbers, cut into as many chunks
 //! as there are ranks. The first half has `ranks - 1` steps. In each step every rank writes a chunk
@@ -21,21 +27,20 @@
 //! - [`number`]: the types of numbers, and sums of them
 //! - [`ring`]: the connections between the ranks, barriers, and the detection of lost ranks
 
+#[path = "../common.rs"]
+mod common;
 mod number;
 mod ring;
 
-use crate::args::{address, duration, DeviceArg};
-use crate::output::{self, interrupts, table, FormatArgs, Usage};
 use anyhow::{anyhow, bail, ensure, Context, Result};
-use clap::{Args, ValueEnum};
+use clap::{Parser, ValueEnum};
+use common::{address, interrupts};
 use number::{add, chunk, vector, wrong, Type};
 use ring::{Data, Deadline, Ring};
 use rust_ulp::qp::Rc;
 use rust_ulp::tcp::{Listener, TcpOptions};
 use rust_ulp::wr::{Recv, Write};
-use rust_ulp::{Access, Buffer, Completion, Cq, Error, Grant, Opcode, Qp, RemoteSlice};
-use schemars::JsonSchema;
-use serde::Serialize;
+use rust_ulp::{Access, Buffer, Completion, Cq, Device, Error, Grant, Opcode, Qp, RemoteSlice};
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -50,10 +55,11 @@ const PIECES: usize = 8;
 /// The smallest size of a piece, in bytes: smaller ones cost more requests than overlap gains.
 const PIECE: usize = 16 << 10;
 
-/// Arguments of `ulp allreduce`. All ranks get the same, apart from `--rank`.
-#[derive(Debug, Args)]
-pub struct AllReduce {
-    /// The ranks in order, 2 to 16 times HOST or HOST:PORT; each listens at its own address
+/// Adds up vectors of 2 to 4 hosts with a ring all-reduce, by RDMA and by TCP. All ranks get the same
+/// arguments, apart from --rank.
+#[derive(Debug, Parser)]
+struct AllReduce {
+    /// The ranks in order, 2 to 4 times HOST or HOST:PORT; each listens at its own address
     #[arg(required = true, value_delimiter = ',', value_name = "HOST,...")]
     ranks: Vec<String>,
     /// The number of this rank, from 0
@@ -71,17 +77,15 @@ pub struct AllReduce {
     /// Transports to measure, one after the other
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["rdma", "tcp"])]
     over: Vec<Over>,
-    /// Time to wait for progress of the other ranks, in seconds or with a unit
-    #[arg(short, long, value_name = "TIME", default_value = "30", value_parser = duration)]
-    timeout: Duration,
-    #[command(flatten)]
-    device: DeviceArg,
-    #[command(flatten)]
-    format: FormatArgs,
+    /// Seconds to wait for progress of the other ranks
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+    /// RDMA device [default: the first whose interface is in this network namespace]
+    #[arg(short, long, value_name = "NAME")]
+    device: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Over {
     Rdma,
     Tcp,
@@ -96,30 +100,13 @@ impl Over {
     }
 }
 
-/// The output of `ulp allreduce`.
-#[derive(Serialize, JsonSchema)]
-pub struct Results {
-    rows: Vec<Row>,
-}
-
 /// The measurements of one transport.
-#[derive(Serialize, JsonSchema)]
 struct Row {
     over: Over,
-    /// The type of the numbers.
-    #[serde(rename = "type")]
-    numbers: Type,
-    rank: usize,
-    ranks: usize,
     /// The size of the vector.
     bytes: usize,
-    iterations: usize,
     median_us: f64,
     min_us: f64,
-    /// The size of the vector, divided by the median.
-    bandwidth_mib_s: f64,
-    /// The bytes that each rank sends, divided by the median.
-    sent_mib_s: f64,
     /// Sums that differ from those of addition in the order of the ring.
     wrong: usize,
 }
@@ -199,8 +186,11 @@ struct Rdma {
 }
 
 impl Rdma {
-    fn connect(ring: &Ring, device: &DeviceArg, count: usize, numbers: Type) -> Result<Self> {
-        let device = device.open()?;
+    fn connect(ring: &Ring, device: Option<&str>, count: usize, numbers: Type) -> Result<Self> {
+        let device = match device {
+            Some(name) => Device::open(name)?,
+            None => Device::open_default()?,
+        };
         let ranks = ring.ranks();
         // All requests of a round at once.
         let most = 2 * (ranks - 1) * PIECES;
@@ -400,7 +390,7 @@ impl AllReduce {
         let (ranks, count, numbers) = (self.ranks.len(), self.count as usize, self.numbers);
         let steps: Vec<_> = steps(self.rank, ranks, count, numbers).collect();
         let mut carrier: Box<dyn Carrier> = match over {
-            Over::Rdma => Box::new(Rdma::connect(ring, &self.device, count, numbers)?),
+            Over::Rdma => Box::new(Rdma::connect(ring, self.device.as_deref(), count, numbers)?),
             Over::Tcp => Box::new(Tcp {
                 data: ring.data()?,
                 numbers,
@@ -408,7 +398,7 @@ impl AllReduce {
                 came: Vec::new(),
             }),
         };
-        message!("rank {} of {ranks}: over {}", self.rank, over.name());
+        eprintln!("rank {} of {ranks}: over {}", self.rank, over.name());
         let (mut times, mut bad) = (Vec::new(), 0);
         for iteration in 0..self.iters as usize {
             carrier.fill(&vector(numbers, self.rank, iteration, count))?;
@@ -421,108 +411,78 @@ impl AllReduce {
         // No rank leaves while another waits for an acknowledgement.
         ring.meet()?;
         times.sort_by(f64::total_cmp);
-        let bytes = count * numbers.bytes();
         let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
-        let bandwidth = bytes as f64 / median / f64::from(1 << 20);
         Ok(Row {
             over,
-            numbers,
-            rank: self.rank,
-            ranks,
-            bytes,
-            iterations: times.len(),
+            bytes: count * numbers.bytes(),
             median_us: median * 1e6,
             min_us: times.first().copied().unwrap_or(f64::NAN) * 1e6,
-            bandwidth_mib_s: bandwidth,
-            sent_mib_s: bandwidth * (2 * (ranks - 1)) as f64 / ranks as f64,
             wrong: bad,
         })
     }
 
-    pub fn run(self) -> Result<ExitCode> {
+    fn print(&self, rows: &[Row]) {
+        println!("OVER TYPE RANK RANKS BYTES ITERATIONS MEDIAN[us] MIN[us] MiB/s WRONG");
+        for row in rows {
+            println!(
+                "{} {} {} {} {} {} {:.0} {:.0} {:.1} {}",
+                row.over.name(),
+                self.numbers.name(),
+                self.rank,
+                self.ranks.len(),
+                row.bytes,
+                self.iters,
+                row.median_us,
+                row.min_us,
+                row.bytes as f64 / row.median_us * 1e6 / f64::from(1 << 20),
+                row.wrong
+            );
+        }
+    }
+
+    fn run(self) -> Result<ExitCode> {
         let ranks = self.ranks.len();
-        let usage = |text: String| anyhow::Error::new(Usage(text));
         ensure!(
-            (2..=16).contains(&ranks),
-            usage(format!("{ranks} ranks: 2 to 16 are possible"))
+            (2..=4).contains(&ranks),
+            "{ranks} ranks: 2 to 4 are possible"
         );
+        let rank = self.rank;
         ensure!(
-            self.rank < ranks,
-            usage(format!(
-                "--rank {}: there are {ranks} ranks, from 0",
-                self.rank
-            ))
+            rank < ranks,
+            "--rank {rank}: there are {ranks} ranks, from 0"
         );
+        let count = self.count;
         ensure!(
-            self.count as usize >= ranks,
-            usage(format!(
-                "--count {}: at least one for each rank",
-                self.count
-            ))
+            count as usize >= ranks,
+            "--count {count}: at least one for each rank"
         );
         let names = self.ranks.iter().map(|host| address(host, PORT)).collect();
-        let stop = interrupts()?;
-        let ring = Ring::connect(
-            names,
-            self.rank,
-            (self.count, self.numbers),
-            self.timeout,
-            stop.clone(),
-        )?;
-        let (mut results, mut failed) = (Results { rows: Vec::new() }, None);
-        for over in &self.over {
-            match self.measure(*over, &ring) {
-                Ok(row) => results.rows.push(row),
-                Err(error) => {
-                    failed = Some(ring.leave(error));
-                    break;
-                }
-            }
+        let (stop, timeout) = (interrupts()?, Duration::from_secs(self.timeout));
+        let vector = (count, self.numbers);
+        let ring = Ring::connect(names, rank, vector, timeout, stop.clone())?;
+        let mut rows = Vec::new();
+        let measured = self.over.iter().try_for_each(|over| {
+            rows.push(self.measure(*over, &ring)?);
+            Ok(())
+        });
+        if !rows.is_empty() {
+            self.print(&rows);
         }
-        if !results.rows.is_empty() {
-            let head = [
-                "OVER",
-                "TYPE",
-                "RANK",
-                "RANKS",
-                "BYTES",
-                "ITERATIONS",
-                "MEDIAN[us]",
-                "MIN[us]",
-                "MiB/s",
-                "SENT[MiB/s]",
-                "WRONG",
-            ];
-            let cells = |row: &Row| {
-                vec![
-                    row.over.name().to_owned(),
-                    row.numbers.name().to_owned(),
-                    row.rank.to_string(),
-                    row.ranks.to_string(),
-                    row.bytes.to_string(),
-                    row.iterations.to_string(),
-                    format!("{:.0}", row.median_us),
-                    format!("{:.0}", row.min_us),
-                    format!("{:.1}", row.bandwidth_mib_s),
-                    format!("{:.1}", row.sent_mib_s),
-                    row.wrong.to_string(),
-                ]
-            };
-            self.format
-                .print(&results, || table(&head, results.rows.iter().map(cells)))?;
-        }
-        if let Some(error) = failed {
-            return Err(error);
-        }
+        measured.map_err(|error| ring.leave(error))?;
+        let wrong: usize = rows.iter().map(|row| row.wrong).sum();
         ensure!(
-            results.rows.iter().all(|row| row.wrong == 0),
+            wrong == 0,
             "sums differ from those of addition in the order of the ring"
         );
         Ok(match stop.load(Ordering::Relaxed) {
-            true => output::interrupted(),
+            true => ExitCode::from(common::ERROR),
             false => ExitCode::SUCCESS,
         })
     }
+}
+
+fn main() -> ExitCode {
+    common::ended("allreduce", AllReduce::parse().run())
 }
 
 #[cfg(test)]
@@ -558,7 +518,7 @@ mod tests {
     #[test]
     fn every_rank_has_the_sums() {
         for numbers in ALL {
-            for ranks in 2..=5 {
+            for ranks in 2..=4 {
                 for count in [ranks, ranks + 1, 97, 1000] {
                     for sums in reduce(numbers, ranks, count) {
                         let bad = wrong(numbers, &sums, ranks, 3);

@@ -2,15 +2,13 @@
 
 //! The TCP connections of a rank to the next and from the previous rank, barriers, and lost ranks.
 //!
-//! The first message each way is one of [`wire`]. The others have four bytes: the kind, a rank, and
-//! a port in network order.
+//! The first message each way is a line. The others have four bytes: the kind, a rank, and a port in
+//! network order.
 
 use super::number::Type;
 use super::SLICE;
-use crate::wire;
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -19,7 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
+/// Bytes of the longest line.
+const MAX_LINE: usize = 1000;
 /// The kind of message for a barrier.
 const MEET: u8 = 1;
 /// The kind of message with the port that the sender listens at.
@@ -31,15 +31,35 @@ const FAILED: u8 = 4;
 
 type Message = [u8; 4];
 
-/// The first message, from a rank that wants to connect.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What a rank that wants to connect says of itself, as [`fmt::Debug`] writes it.
+#[derive(Debug)]
+#[expect(dead_code, reason = "Debug reads them")]
 struct Hello {
     version: u32,
     rank: usize,
     ranks: usize,
     count: u32,
-    #[serde(rename = "type")]
     numbers: Type,
+}
+
+fn say(mut tcp: &TcpStream, line: &str) -> Result<()> {
+    Ok(tcp.write_all(format!("{line}\n").as_bytes())?)
+}
+
+/// Receives a line, which must arrive within `timeout`. Reads no byte after it.
+fn hear(mut tcp: &TcpStream, timeout: Duration) -> Result<String> {
+    let (until, mut line, mut byte) = (Instant::now() + timeout, Vec::new(), [0]);
+    while byte != *b"\n" {
+        tcp.set_read_timeout(Some(left(until).max(Duration::from_millis(1))))?;
+        tcp.read_exact(&mut byte).context("waiting for a rank")?;
+        line.extend(byte);
+        ensure!(
+            line.len() <= MAX_LINE,
+            "this is no rank: its line has no end"
+        );
+    }
+    line.pop();
+    String::from_utf8(line).context("this is no rank")
 }
 
 /// The error for a rank that is gone.
@@ -145,7 +165,7 @@ fn dial(name: &str, deadline: Instant, stop: &[&AtomicBool]) -> Result<TcpStream
 /// Waits for the previous rank, and refuses others.
 fn accept(
     listener: &TcpListener,
-    want: &Hello,
+    (want, rank): (&str, usize),
     deadline: Instant,
     stop: &[&AtomicBool],
 ) -> Result<TcpStream> {
@@ -159,24 +179,20 @@ fn accept(
             tcp.set_nonblocking(false)?;
             // A peer that sends nothing blocks the others for a short time only.
             let soon = left(deadline).min(Duration::from_secs(2));
-            let Ok(hello) = wire::receive::<Hello>(&tcp, soon) else {
+            let Ok(hello) = hear(&tcp, soon) else {
                 return Ok(None);
             };
             let answer = match hello == *want {
                 true => String::new(),
-                false => format!(
-                    "rank {} of {} waits for {want:?}, not {hello:?}",
-                    (want.rank + 1) % want.ranks,
-                    want.ranks
-                ),
+                false => format!("rank {rank} waits for {want}, not {hello}"),
             };
-            if wire::send(&tcp, &answer).is_err() {
+            if say(&tcp, &answer).is_err() {
                 return Ok(None);
             }
             if answer.is_empty() {
                 return Ok(Some(tcp));
             }
-            message!("{addr} was refused: {answer}");
+            eprintln!("{addr} was refused: {answer}");
             Ok(None)
         },
         deadline,
@@ -196,12 +212,16 @@ impl Ring {
     ) -> Result<Self> {
         let (ranks, deadline) = (names.len(), Instant::now() + patience);
         let name = |rank: usize| names.get(rank % ranks).map_or("", String::as_str);
-        let hello = |rank: usize| Hello {
-            version: VERSION,
-            rank: rank % ranks,
-            ranks,
-            count,
-            numbers,
+        let hello = |rank: usize| {
+            let rank = rank % ranks;
+            let hello = Hello {
+                version: VERSION,
+                rank,
+                ranks,
+                count,
+                numbers,
+            };
+            format!("{hello:?}")
         };
         let own = name(rank);
         let listener = TcpListener::bind(own)
@@ -210,10 +230,11 @@ impl Ring {
         let (prev, next) = std::thread::scope(|scope| {
             let want = hello(rank + ranks - 1);
             let (listener, stop, alone) = (&listener, &*stop, &alone);
-            let prev = scope.spawn(move || accept(listener, &want, deadline, &[stop, alone]));
+            let prev =
+                scope.spawn(move || accept(listener, (&want, rank), deadline, &[stop, alone]));
             let next = dial(name(rank + 1), deadline, &[stop]).and_then(|tcp| {
-                wire::send(&tcp, &hello(rank))?;
-                let answer: String = wire::receive(&tcp, left(deadline))?;
+                say(&tcp, &hello(rank))?;
+                let answer = hear(&tcp, left(deadline))?;
                 ensure!(answer.is_empty(), "{} refuses: {answer}", name(rank + 1));
                 Ok(tcp)
             });
@@ -389,7 +410,7 @@ impl Ring {
             None => (FAILED, self.rank),
         };
         for (mut tcp, _) in self.neighbours() {
-            // At most 15. A rank that misses the message sees the end of the connection.
+            // At most 3. A rank that misses the message sees the end of the connection.
             let _ = tcp.write_all(&[kind, rank as u8, 0, 0]);
         }
         error
