@@ -2,16 +2,16 @@
 
 //! The view of `ulp top` in a terminal.
 
-use super::{Column, Reading, Top, TopArgs};
+use super::{Column, Reading, Table, Top, TopArgs};
 use crate::output::interrupts;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
-use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
-use ratatui::Frame;
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::style::{Attribute, Print, SetAttribute};
+use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
+use crossterm::{execute, queue};
+use std::io::{stdout, Write};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -94,59 +94,109 @@ impl View {
     }
 }
 
-/// Returns the width of each column: that of its longest cell.
-fn widths(head: &[&str], rows: &[Vec<String>]) -> Vec<Constraint> {
-    let longest = |column: usize, name: &str| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
+/// A line of the screen: whether it is a head, and its text.
+type Line = (bool, String);
+
+/// Appends a table: its title, its head, and as many of its rows as `height` lines have room for.
+/// Each column is as wide as its longest cell.
+fn add_table(lines: &mut Vec<Line>, (title, head, rows): &Table, first: usize, height: usize) {
+    let rows = rows.iter().skip(first);
+    let width = |(column, name): (usize, &&str)| {
+        let cells = rows.clone().filter_map(|row| row.get(column));
         let longest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
         longest.max(name.len())
     };
-    let widths = head.iter().enumerate().map(|(i, name)| longest(i, name));
-    widths
-        .map(|width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)))
-        .collect()
+    let widths: Vec<usize> = head.iter().enumerate().map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cells = cells.zip(&widths);
+        let padded = cells.map(|(cell, width)| format!("{cell:width$}"));
+        padded.collect::<Vec<_>>().join(" ")
+    };
+    let rule = format!("{title:─<500}");
+    let names = line(&mut head.iter().copied());
+    let rows = rows.map(|row| (false, line(&mut row.iter().map(String::as_str))));
+    let all = [(false, rule), (true, names)].into_iter().chain(rows);
+    lines.extend(all.take(height));
 }
 
-fn draw_table(
-    frame: &mut Frame<'_>,
-    area: Rect,
-    title: &str,
-    head: &[&'static str],
-    rows: Vec<Vec<String>>,
-) {
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    let widths = widths(head, &rows);
-    let table = Table::new(rows.into_iter().map(Row::new), widths)
-        .header(Row::new(head.to_vec()).style(bold))
-        .block(Block::new().borders(Borders::TOP).title(title.to_owned()));
-    frame.render_widget(table, area);
-}
-
-fn draw(frame: &mut Frame<'_>, view: &mut View, top: &Top) {
+/// Returns the lines of a screen of `height` lines. The queue pairs have what the other tables leave
+/// them, and three lines at least.
+fn lines(view: &mut View, top: &Top, height: usize) -> Vec<Line> {
     let [devices, queue_pairs, files] = top.tables();
-    // Each table has a title and a head; the queue pairs have what is left.
-    let height = |rows: usize| u16::try_from(rows.saturating_add(2)).unwrap_or(u16::MAX);
-    let areas = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Max(height(devices.2.len())),
-        Constraint::Min(3),
-        Constraint::Max(height(files.2.len())),
-    ]);
-    let [status, above, middle, below] = areas.areas(frame.area());
-    frame.render_widget(Paragraph::new(Line::from(view.status())), status);
     view.first = view.first.min(queue_pairs.2.len().saturating_sub(1));
-    for (area, (title, head, rows), first) in [
-        (above, devices, 0),
-        (middle, queue_pairs, view.first),
-        (below, files, 0),
-    ] {
-        draw_table(
-            frame,
-            area,
-            title,
-            head,
-            rows.into_iter().skip(first).collect(),
+    let mut lines = vec![(false, view.status())];
+    let left = height.saturating_sub(1 + 3);
+    let above = left.min(devices.2.len() + 2);
+    let below = (left - above).min(files.2.len() + 2);
+    add_table(&mut lines, &devices, 0, above);
+    add_table(
+        &mut lines,
+        &queue_pairs,
+        view.first,
+        3 + left - above - below,
+    );
+    // The files are at the bottom.
+    lines.resize(height.saturating_sub(below), (false, String::new()));
+    add_table(&mut lines, &files, 0, below);
+    lines
+}
+
+/// The screen of a terminal, which is as before when this is dropped.
+struct Screen {
+    /// What is on it.
+    lines: Vec<Line>,
+    size: (u16, u16),
+}
+
+impl Screen {
+    fn new() -> std::io::Result<Self> {
+        terminal::enable_raw_mode()?;
+        let screen = Self {
+            lines: Vec::new(),
+            size: (0, 0),
+        };
+        execute!(stdout(), EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+
+    /// Prints the lines that have changed, each cut or filled up to the width of the terminal.
+    fn draw(&mut self, view: &mut View, top: &Top) -> std::io::Result<()> {
+        let (mut out, size) = (stdout().lock(), terminal::size()?);
+        if size != self.size {
+            queue!(out, Clear(ClearType::All))?;
+            self.lines.clear();
+            self.size = size;
+        }
+        let (width, height) = (usize::from(size.0), usize::from(size.1));
+        let lines = lines(view, top, height);
+        for (row, line) in (0..size.1).zip(&lines) {
+            if self.lines.get(usize::from(row)) == Some(line) {
+                continue;
+            }
+            let (is_head, text) = line;
+            let attribute = match is_head {
+                true => Attribute::Bold,
+                false => Attribute::Reset,
+            };
+            let text: String = text.chars().take(width).collect();
+            let text = format!("{text:width$}");
+            queue!(out, MoveTo(0, row), SetAttribute(attribute), Print(text))?;
+        }
+        self.lines = lines;
+        out.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // Nothing can be told to a terminal that is gone.
+        let _ = execute!(
+            stdout(),
+            SetAttribute(Attribute::Reset),
+            LeaveAlternateScreen,
+            Show
         );
+        let _ = terminal::disable_raw_mode();
     }
 }
 
@@ -163,34 +213,29 @@ pub fn run(args: &TopArgs) -> Result<ExitCode> {
     };
     let mut last = Reading::new(&args.filter)?;
     let mut now = Reading::new(&args.filter)?;
-    let mut terminal = ratatui::try_init().context("preparing the terminal")?;
-    let mut show = || -> Result<()> {
-        let mut next = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
-            if Instant::now() >= next {
-                next = Instant::now() + args.interval;
-                if !view.paused {
-                    let read = Reading::new(&args.filter)?;
-                    last = std::mem::replace(&mut now, read);
-                }
-            }
-            let mut top = Top::new(&last, &now);
-            top.arrange(&view.filter, view.column, view.reverse);
-            terminal.draw(|frame| draw(frame, &mut view, &top))?;
-            if !event::poll(TICK.min(next.saturating_duration_since(Instant::now())))? {
-                continue;
-            }
-            if let Event::Key(key) = event::read()? {
-                if key.kind == KeyEventKind::Press && view.key(key) {
-                    break;
-                }
+    let mut screen = Screen::new().context("preparing the terminal")?;
+    let mut next = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        if Instant::now() >= next {
+            next = Instant::now() + args.interval;
+            if !view.paused {
+                let read = Reading::new(&args.filter)?;
+                last = std::mem::replace(&mut now, read);
             }
         }
-        Ok(())
-    };
-    let result = show();
-    ratatui::restore();
-    result.map(|()| ExitCode::SUCCESS)
+        let mut top = Top::new(&last, &now);
+        top.arrange(&view.filter, view.column, view.reverse);
+        screen.draw(&mut view, &top)?;
+        if !event::poll(TICK.min(next.saturating_duration_since(Instant::now())))? {
+            continue;
+        }
+        if let Event::Key(key) = event::read()? {
+            if key.kind == KeyEventKind::Press && view.key(key) {
+                break;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
@@ -226,5 +271,55 @@ mod tests {
         assert!(!press(&mut view, "rp"));
         assert!(view.reverse && view.paused);
         assert!(press(&mut view, "q"));
+    }
+
+    #[test]
+    fn columns_have_their_longest_cells_and_tables_their_room() {
+        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let rows = vec![row(["rxe0", "x"]), row(["r", "y"]), row(["long name", "z"])];
+        let table: Table = ("Title", &["DEVICE", "QPN"], rows);
+        let drawn = |first, height| {
+            let mut lines = Vec::new();
+            add_table(&mut lines, &table, first, height);
+            lines
+        };
+        let all = drawn(0, 9);
+        assert!(all[0].1.starts_with("Title─"), "{}", all[0].1);
+        let text = |line: &Line| (line.0, line.1.trim_end().to_owned());
+        let head = |text: &str| (true, text.to_owned());
+        let plain = |text: &str| (false, text.to_owned());
+        let want = [
+            head("DEVICE    QPN"),
+            plain("rxe0      x"),
+            plain("r         y"),
+            plain("long name z"),
+        ];
+        assert_eq!(all[1..].iter().map(text).collect::<Vec<_>>(), want);
+        let few = drawn(1, 3);
+        assert_eq!(few.len(), 3);
+        assert_eq!(text(&few[2]), plain("r         y"));
+    }
+
+    #[test]
+    fn a_screen_has_as_many_lines_as_the_terminal() {
+        let top = Top {
+            interval_s: 1.0,
+            devices: Vec::new(),
+            queue_pairs: Vec::new(),
+            files: Vec::new(),
+        };
+        for height in [0, 1, 4, 7, 40] {
+            let mut view = View {
+                column: Column::Bytes,
+                reverse: false,
+                filter: String::new(),
+                typing: false,
+                paused: false,
+                first: 9,
+            };
+            let lines = lines(&mut view, &top, height);
+            assert!(lines.len() <= height.max(4), "{height}: {}", lines.len());
+            assert_eq!(view.first, 0);
+        }
     }
 }
