@@ -24,6 +24,7 @@ mod listen;
 mod netlink;
 mod pingpong;
 mod rdma;
+mod resources;
 mod rping;
 mod schema;
 mod selftest;
@@ -60,6 +61,8 @@ enum Command {
     Counters(show::Counters),
     /// Lists the queue pairs of all programs, with their states.
     Qp(show::Qps),
+    /// Counts the objects of all programs and kernel modules, by owner.
+    Resources(resources::Resources),
     /// Shows devices, queue pairs and open files with their rates, as top shows processes.
     Top(top::TopArgs),
     /// Finds faults of this host, or between it and a peer, and names the repair of each.
@@ -106,6 +109,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Events(events) => events.run(),
         Command::Counters(counters) => counters.run(),
         Command::Qp(qps) => qps.run(),
+        Command::Resources(resources) => resources.run(),
         Command::Top(top) => top.run(),
         Command::Diagnose(diagnose) => diagnose.run(),
         Command::Selftest(selftest) => selftest.run(),

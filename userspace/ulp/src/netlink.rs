@@ -240,6 +240,58 @@ pub fn queue_pairs(device: u32) -> Result<Vec<QpEntry>> {
     Ok(entries)
 }
 
+/// A kind of object that the RDMA core tracks.
+pub struct ResourceKind {
+    /// Its name, as `rdma res` prints it.
+    pub name: &'static str,
+    command: u16,
+    /// The attributes of a table of them, and of an object in it.
+    table: u16,
+    entry: u16,
+}
+
+/// The kinds of objects, with the numbers of `enum rdma_nldev_command` and `enum rdma_nldev_attr`.
+pub const RESOURCES: &[ResourceKind] = &[
+    kind("pd", 14, 46),
+    kind("cq", 12, 35),
+    kind("qp", NLDEV_CMD_RES_QP_GET, NLDEV_RES_QP),
+    kind("mr", 13, 40),
+    kind("cm_id", 11, 30),
+];
+
+const fn kind(name: &'static str, command: u16, table: u16) -> ResourceKind {
+    ResourceKind {
+        name,
+        command,
+        table,
+        // It follows in the enum.
+        entry: table + 1,
+    }
+}
+
+/// Who has an object.
+pub struct Resource {
+    pub pid: Option<u32>,
+    /// The kernel module that owns it, if no process does.
+    pub module: Option<String>,
+}
+
+/// Lists the owners of all objects of a kind that a device has.
+pub fn resources(device: u32, kind: &ResourceKind) -> Result<Vec<Resource>> {
+    let answers = rdma(kind.command, NLM_F_DUMP, &[(NLDEV_DEV_INDEX, device)])?;
+    let mut found = Vec::new();
+    for answer in &answers {
+        let table = attribute(answer, kind.table).unwrap_or_default();
+        for (_, entry) in attributes(table).filter(|(of, _)| *of == kind.entry) {
+            found.push(Resource {
+                pid: attribute(entry, NLDEV_RES_PID).map(|body| integer(body) as u32),
+                module: attribute(entry, NLDEV_RES_KERN_NAME).map(text),
+            });
+        }
+    }
+    Ok(found)
+}
+
 /// Returns the hardware counters of a port, with the driver's names.
 pub fn counters(device: u32, port: u32) -> Result<Vec<(String, u64)>> {
     let numbers = [(NLDEV_DEV_INDEX, device), (NLDEV_PORT_INDEX, port)];

@@ -4,7 +4,7 @@
 //! printed.
 
 use crate::output::{print, schema};
-use crate::{bench, diagnose, pingpong, rping, selftest, show, top};
+use crate::{bench, diagnose, pingpong, resources, rping, selftest, show, top};
 use anyhow::Result;
 use clap::ValueEnum;
 use std::process::ExitCode;
@@ -26,6 +26,7 @@ enum Command {
     /// A line per interval with --watch
     Counters,
     Qp,
+    Resources,
     /// A line per interval without --once
     Top,
     Diagnose,
@@ -46,6 +47,7 @@ impl Args {
             Command::Events => schema::<show::EventRow>(),
             Command::Counters => schema::<show::CounterList>(),
             Command::Qp => schema::<show::QpList>(),
+            Command::Resources => schema::<resources::ResourceList>(),
             Command::Top => schema::<top::Top>(),
             Command::Diagnose => schema::<diagnose::Diagnosis>(),
             Command::Selftest => schema::<selftest::Report>(),
