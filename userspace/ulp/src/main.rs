@@ -198,6 +198,8 @@ mod tests {
         ("bench write", "not provided"),
         ("bench write speed HOST", "'speed' for '<METRIC>"),
         ("bench write lat HOST --frob", "'--frob'"),
+        ("bench write lat HOST --min-rate 1", "a latency has no rate"),
+        ("bench write bw HOST --min-rate 0", "a number above 0"),
         (
             "bench write lat HOST --backend pigeon",
             "'pigeon' for '--backend",

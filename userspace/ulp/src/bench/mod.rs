@@ -251,6 +251,12 @@ struct Measure {
     /// Verify the contents of the messages, which takes time.
     #[arg(long, visible_alias = "data-validation")]
     verify: bool,
+    /// Fail, with the exit status 1, if a row has fewer million messages per second.
+    #[arg(long, value_name = "MPPS", value_parser = rate)]
+    min_rate: Option<f64>,
+    /// Has no effect; perftest's option for Gb/s, which are always printed.
+    #[arg(long = "report_gbits", hide_short_help = true)]
+    report_gbits: bool,
     /// Interface to the device at the server [default: as --backend]
     #[arg(long, value_enum)]
     peer_backend: Option<Backend>,
@@ -314,6 +320,10 @@ impl Common {
 }
 
 impl Measure {
+    fn run(&self, test: Test) -> Result<ExitCode> {
+        measure(&self.common, self.config(test), &self.host, self.min_rate)
+    }
+
     fn sizes(&self, test: Test) -> Vec<u32> {
         let datagrams = self.connection == Transport::Ud;
         match &self.size {
@@ -362,6 +372,14 @@ impl Measure {
     }
 }
 
+/// Parses a rate in million messages per second.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate),
+        _ => Err("the rate must be a number above 0".to_owned()),
+    }
+}
+
 impl Bench {
     /// Runs the command.
     pub fn run(self) -> Result<ExitCode> {
@@ -375,26 +393,25 @@ impl Bench {
                 } else {
                     Test::Write
                 };
-                measure(&m.common, m.config(test), &m.host)
+                m.run(test)
             }
-            Command::Read(m) => measure(&m.common, m.config(Test::Read), &m.host),
-            Command::Send(m) => measure(&m.common, m.config(Test::Send), &m.host),
+            Command::Read(m) => m.run(Test::Read),
+            Command::Send(m) => m.run(Test::Send),
             Command::Atomic { op, measure: m } => {
                 let test = match op {
                     Atomic::FetchAdd => Test::FetchAdd,
                     Atomic::CmpSwap => Test::CmpSwap,
                 };
-                measure(&m.common, m.config(test), &m.host)
+                m.run(test)
             }
-            Command::Connect { host, common } => measure(
-                &common,
-                common.config(Test::Connect, Metric::Latency),
-                &host,
-            ),
+            Command::Connect { host, common } => {
+                let config = common.config(Test::Connect, Metric::Latency);
+                measure(&common, config, &host, None)
+            }
             Command::Register { size, common } => {
                 let mut config = common.config(Test::Register, Metric::Latency);
                 config.sizes = size.unwrap_or_else(|| vec![4096, 65_536, 1 << 20]);
-                measure(&common, config, "")
+                measure(&common, config, "", None)
             }
             Command::Study {
                 host,
@@ -452,8 +469,14 @@ fn study(common: &Common, repeat: u32, host: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn measure(common: &Common, config: Config, host: &str) -> Result<ExitCode> {
+/// Measures, and prints the rows. Fewer than `min_rate` million messages per second are the answer
+/// "no".
+fn measure(common: &Common, config: Config, host: &str, min_rate: Option<f64>) -> Result<ExitCode> {
     config.check().map_err(|error| Usage(causes(&error)))?;
+    if min_rate.is_some() && config.metric == Metric::Latency {
+        let what = "a latency has no rate: --min-rate is for bandwidth and rate";
+        return Err(Usage(what.to_owned()).into());
+    }
     let stop = interrupts()?;
     let progress = Progress::new();
     let host = address(host, common.device.port);
@@ -481,6 +504,25 @@ fn measure(common: &Common, config: Config, host: &str) -> Result<ExitCode> {
     match outcome.error {
         Some(error) => Err(error),
         None if interrupted => Ok(output::interrupted()),
-        None => Ok(ExitCode::SUCCESS),
+        None => Ok(output::answer(is_enough(&report.rows, min_rate))),
     }
+}
+
+/// Returns whether no row has a lower rate, and says which has.
+fn is_enough(rows: &[stats::Row], min_rate: Option<f64>) -> bool {
+    let min = min_rate.unwrap_or(0.0);
+    let rate = |row: &stats::Row| {
+        row.throughput
+            .as_ref()
+            .map_or(f64::INFINITY, |t| t.msg_rate_mpps)
+    };
+    let slow = rows.iter().find(|row| rate(row) < min);
+    if let Some(row) = slow {
+        message!(
+            "ulp: {:.6} Mpps of {} bytes are less than --min-rate {min}",
+            rate(row),
+            row.size
+        );
+    }
+    slow.is_none()
 }
