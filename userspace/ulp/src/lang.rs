@@ -4,6 +4,7 @@
 
 use clap::{Args, ValueEnum};
 use rust_ulp::Status;
+use std::fmt::Display;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Lang {
@@ -37,6 +38,15 @@ impl Lang {
             .map_or("", |(_, text)| text)
     }
 
+    /// Returns a text in this language: that of the line `ENGLISH = CHINESE` of `chinese`, or the
+    /// English one if there is none.
+    pub fn translate(self, chinese: &'static str, english: &'static str) -> &'static str {
+        match self.text(["", chinese], english) {
+            "" => english,
+            text => text,
+        }
+    }
+
     /// Returns what the status of a completion means, and what to do.
     pub fn status(self, status: Status) -> &'static str {
         let texts = ["", include_str!("status.zh.txt")];
@@ -45,6 +55,21 @@ impl Lang {
             text => text,
         }
     }
+}
+
+/// Returns a text with the values in the places `{0}`, `{1}` and so on.
+pub fn fill(text: &str, values: &[&dyn Display]) -> String {
+    let mut parts = text.split('{');
+    let mut filled = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let place = part.split_once('}');
+        let value = place.and_then(|(place, _)| values.get(place.parse::<usize>().ok()?));
+        match (place, value) {
+            (Some((_, rest)), Some(value)) => filled.extend([&value.to_string(), rest]),
+            _ => filled.extend(["{", part]),
+        }
+    }
+    filled
 }
 
 /// The option `--lang`.
@@ -102,6 +127,26 @@ mod tests {
             let is_obsolete = english.starts_with("obsolete");
             assert_eq!(chinese == english, is_obsolete, "{code}");
         }
+    }
+
+    #[test]
+    fn values_go_to_their_places_and_are_not_read_themselves() {
+        for (text, want) in [
+            ("{1} of {0}", "{0} of a"),
+            ("{0}", "a"),
+            ("no place", "no place"),
+            ("{2} {x} {", "{2} {x} {"),
+        ] {
+            assert_eq!(fill(text, &[&"a", &"{0}"]), want);
+        }
+    }
+
+    #[test]
+    fn a_text_without_translation_stays_english() {
+        let chinese = "a {0} = 甲 {0}";
+        assert_eq!(Lang::Zh.translate(chinese, "a {0}"), "甲 {0}");
+        assert_eq!(Lang::En.translate(chinese, "a {0}"), "a {0}");
+        assert_eq!(Lang::Zh.translate(chinese, "b"), "b");
     }
 
     #[test]

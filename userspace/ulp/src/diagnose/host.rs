@@ -5,6 +5,7 @@
 //! Without the module, or without access to it, the checks that need only sysfs and netlink remain.
 
 use super::{Diagnose, Findings};
+use crate::lang::Lang;
 use crate::rdma::{self, GidEntry, Port, RdmaDevice};
 use crate::show::trouble;
 use crate::{netlink, system};
@@ -21,12 +22,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::Duration;
 
 const NODE: &str = "/dev/rust_ulp";
-const NOT_OFFERED: &str = "not offered by this device";
-const IWARP: &str =
+pub const IWARP: &str =
     "is an iWARP device, which the module refuses: no iWARP adapter was tried, and \
                      siw lets a peer read memory that it may only write (docs/providers.md)";
-
-const NO_SERVICE: &str =
+pub const NO_SERVICE: &str =
     "is refused by the module: its driver has no fast registration, or no reliable \
                           queue pairs for the kernel (docs/providers.md)";
 
@@ -60,7 +59,7 @@ pub fn check(args: &Diagnose, found: &mut Findings) -> Result<Option<Device>> {
     let Some(port) = device.ports.iter().find(|port| port.port == number) else {
         found.fail(
             "port",
-            format!("{} has no port {number}", device.name),
+            say!(found, "{0} has no port {1}", device.name, number),
             "rdma link show",
         )?;
         return Ok(None);
@@ -85,13 +84,16 @@ pub fn check(args: &Diagnose, found: &mut Findings) -> Result<Option<Device>> {
 /// Checks that the module is loaded.
 fn module(found: &mut Findings) -> Result<bool> {
     if system::has_module("rust_ulp") {
-        found.ok("module", "rust_ulp is loaded")?;
+        found.ok("module", say!(found, "rust_ulp is loaded"))?;
         return Ok(true);
     }
     found.fail(
         "module",
-        "the module rust_ulp is not loaded",
-        "modprobe rust_ulp (where it is installed), or insmod build/$(uname -r)/rust_ulp.ko",
+        say!(found, "the module rust_ulp is not loaded"),
+        say!(
+            found,
+            "modprobe rust_ulp (where it is installed), or insmod build/$(uname -r)/rust_ulp.ko"
+        ),
     )?;
     Ok(false)
 }
@@ -106,14 +108,18 @@ fn node(found: &mut Findings) -> Result<Option<Vec<DeviceEntry>>> {
     let Ok(about) = std::fs::metadata(NODE) else {
         found.fail(
             "node",
-            format!("the module is loaded, but there is no {NODE}"),
-            "udevadm trigger /sys/devices/virtual/*/rust_ulp; in a container: pass it (--device /dev/rust_ulp)",
+            say!(found, "the module is loaded, but there is no {0}", NODE),
+            say!(found, "udevadm trigger /sys/devices/virtual/*/rust_ulp; in a container: pass it (--device /dev/rust_ulp)"),
         )?;
         return Ok(None);
     };
     if !about.file_type().is_char_device() {
-        let cure = format!("rm {NODE}, then reload the module");
-        found.fail("node", format!("{NODE} is not a character device"), cure)?;
+        let cure = say!(found, "rm {0}, then reload the module", NODE);
+        found.fail(
+            "node",
+            say!(found, "{0} is not a character device", NODE),
+            cure,
+        )?;
         return Ok(None);
     }
     let group = Group::from_gid(nix::unistd::Gid::from_raw(about.gid()))
@@ -121,16 +127,21 @@ fn node(found: &mut Findings) -> Result<Option<Vec<DeviceEntry>>> {
         .flatten();
     let group = group.map_or_else(|| about.gid().to_string(), |group| group.name);
     let mode = about.mode() & 0o7777;
-    let who = format!(
-        "{NODE} has mode {mode:04o}, owner {}, group {group}",
-        name_of(about.uid())
+    let (mode, owner) = (format!("{mode:04o}"), name_of(about.uid()));
+    let who = say!(
+        found,
+        "{0} has mode {1}, owner {2}, group {3}",
+        NODE,
+        mode,
+        owner,
+        group
     );
     match Device::list() {
         Ok(entries) => {
-            if mode & 0o006 != 0 {
+            if about.mode() & 0o006 != 0 {
                 found.could(
                     "node",
-                    format!("{who}: anybody may use it"),
+                    say!(found, "{0}: anybody may use it", who),
                     format!("chmod 0660 {NODE}"),
                 )?;
             } else {
@@ -142,8 +153,8 @@ fn node(found: &mut Findings) -> Result<Option<Vec<DeviceEntry>>> {
             let me = name_of(geteuid().as_raw());
             found.fail(
                 "node",
-                format!("{who}: {me} may not open it"),
-                format!("as root: chgrp rdma {NODE} && chmod 0660 {NODE} && usermod -aG rdma {me}, then log in again"),
+                say!(found, "{0}: {1} may not open it", who, me),
+                say!(found, "as root: chgrp rdma {0} && chmod 0660 {0} && usermod -aG rdma {1}, then log in again", NODE, me),
             )?;
             Ok(None)
         }
@@ -177,7 +188,7 @@ fn device(
             return true;
         };
         if wanted.is_none_or(|name| device.name == name) {
-            refused.get_or_insert(format!("{} {why}", device.name));
+            refused.get_or_insert(format!("{} {}", device.name, found.say(why, &[])));
         }
         false
     });
@@ -192,8 +203,8 @@ fn device(
     let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
     let Some(first) = names.first() else {
         let what = match system::has_module("rdma_rxe") {
-            true => "there is no RDMA device that this process may use",
-            false => "there is no RDMA device that this process may use, and rdma_rxe (Soft-RoCE) is not loaded",
+            true => say!(found, "there is no RDMA device that this process may use"),
+            false => say!(found, "there is no RDMA device that this process may use, and rdma_rxe (Soft-RoCE) is not loaded"),
         };
         found.fail("device", what, soft_roce())?;
         return Ok(None);
@@ -207,30 +218,40 @@ fn device(
             (None, None) => device.is_here(),
         });
     let Some(chosen) = chosen else {
-        let wanted = wanted.unwrap_or("that is used by default");
-        found.fail(
-            "device",
-            format!(
-                "there is no RDMA device {wanted}; there is {}",
-                names.join(", ")
+        let names = names.join(", ");
+        let what = match wanted {
+            Some(wanted) => say!(
+                found,
+                "there is no RDMA device {0}; there is {1}",
+                wanted,
+                names
             ),
-            format!("ulp diagnose -d {first}"),
-        )?;
+            None => say!(
+                found,
+                "there is no RDMA device that is used by default; there is {0}",
+                names
+            ),
+        };
+        found.fail("device", what, format!("ulp diagnose -d {first}"))?;
         return Ok(None);
     };
     if !chosen.is_here() {
         found.fail(
             "device",
-            format!("the interface of {} is not in this network namespace", chosen.name),
-            "ip netns exec NAMESPACE ulp diagnose, or rdma link add rxe0 type rxe netdev NETDEV in this one",
+            say!(found, "the interface of {0} is not in this network namespace", chosen.name),
+            say!(found, "ip netns exec NAMESPACE ulp diagnose, or rdma link add rxe0 type rxe netdev NETDEV in this one"),
         )?;
         return Ok(None);
     }
-    let guid = chosen.node_guid.as_deref().unwrap_or("unknown");
-    found.ok(
-        "device",
-        format!("{} of {}, GUID {guid}", chosen.name, names.join(", ")),
-    )?;
+    let guid = chosen.node_guid.as_deref().unwrap_or("?");
+    let what = say!(
+        found,
+        "{0} of {1}, GUID {2}",
+        chosen.name,
+        names.join(", "),
+        guid
+    );
+    found.ok("device", what)?;
     Ok(Some(chosen.clone()))
 }
 
@@ -243,38 +264,50 @@ fn default_port(device: &Device) -> u32 {
 fn check_port(port: &Port, opened: Option<&Device>, found: &mut Findings) -> Result<bool> {
     let netdev = port.netdev.as_deref().and_then(system::Interface::named);
     let name = netdev.as_ref().map_or("NETDEV", |netdev| &netdev.name);
-    let what = format!("port {} is {}", port.port, port.state.to_uppercase());
+    let what = say!(
+        found,
+        "port {0} is {1}",
+        port.port,
+        port.state.to_uppercase()
+    );
     if !port.is_active() {
         match &netdev {
             Some(netdev) if !netdev.is_up => found.fail(
                 "port",
-                format!("{what}: its interface {name} is down"),
+                say!(found, "{0}: its interface {1} is down", what, name),
                 format!("ip link set {name} up"),
             )?,
             Some(netdev) if netdev.carrier == Some(false) => found.fail(
                 "port",
-                format!("{what}: its interface {name} is up, but has no carrier: the other end of the link is down"),
-                format!("connect the cable, or at the other end: ip link set NETDEV up; then see ip link show {name}"),
+                say!(found, "{0}: its interface {1} is up, but has no carrier: the other end of the link is down", what, name),
+                say!(found, "connect the cable, or at the other end: ip link set NETDEV up; then see ip link show {0}", name),
             )?,
             _ => found.fail("port", what, "rdma link show; ip link")?,
         }
         return Ok(false);
     }
-    found.ok("port", format!("{what}, its interface is {name}"))?;
+    found.ok("port", say!(found, "{0}, its interface is {1}", what, name))?;
     let (Some(netdev), Some(opened), false) = (&netdev, opened, port.is_infiniband()) else {
         return Ok(true);
     };
     let info = opened.port(port.port)?;
     let (mtu, max) = (info.active_mtu, info.max_mtu.min(4096));
-    let what = format!(
-        "packets carry {mtu} bytes, {name} has an MTU of {}",
+    let what = say!(
+        found,
+        "packets carry {0} bytes, {1} has an MTU of {2}",
+        mtu,
+        name,
         netdev.mtu
     );
     if mtu < max {
         found.could(
             "mtu",
-            format!("{what}: {max} are possible"),
-            format!("ip link set {name} mtu 4200, here, at the peer and in all switches between"),
+            say!(found, "{0}: {1} are possible", what, max),
+            say!(
+                found,
+                "ip link set {0} mtu 4200, here, at the peer and in all switches between",
+                name
+            ),
         )?;
     } else {
         found.ok("mtu", what)?;
@@ -282,11 +315,15 @@ fn check_port(port: &Port, opened: Option<&Device>, found: &mut Findings) -> Res
     Ok(true)
 }
 
-fn describe(entry: &GidEntry) -> String {
-    let (kind, address) = (entry.type_name(), entry.address_kind());
-    format!(
-        "GID index {}, {} ({kind}, {address})",
-        entry.index, entry.gid
+fn describe(entry: &GidEntry, found: &Findings) -> String {
+    let (kind, address) = (entry.type_name(), found.say(entry.address_kind(), &[]));
+    say!(
+        found,
+        "GID index {0}, {1} ({2}, {3})",
+        entry.index,
+        entry.gid,
+        kind,
+        address
     )
 }
 
@@ -311,47 +348,56 @@ fn gid(
         .filter(usable)
         .max_by_key(|entry| (Some(entry.index) == chosen, entry.ipv4.is_some()));
     let Some(best) = best else {
-        let present: Vec<String> = gids.iter().map(describe).collect();
+        let present: Vec<String> = gids.iter().map(|entry| describe(entry, found)).collect();
         let present = match present.is_empty() {
-            true => "its GID table is empty".to_owned(),
+            true => say!(found, "its GID table is empty"),
             false => present.join("; "),
         };
         found.fail(
             "gid",
-            format!("{name} has no address by which peers could reach it: {present}"),
+            say!(
+                found,
+                "{0} has no address by which peers could reach it: {1}",
+                name,
+                present
+            ),
             format!("ip addr add ADDRESS/24 dev {name}"),
         )?;
         return Ok(false);
     };
     let Some(index) = args.gid_index else {
-        found.ok(
-            "gid",
-            opened.map_or_else(|| describe(best), ToString::to_string),
-        )?;
+        let what = match (opened, found.lang) {
+            (Some(opened), Lang::En) => opened.to_string(),
+            _ => describe(best, found),
+        };
+        found.ok("gid", what)?;
         return Ok(true);
     };
     let fault = match gids.iter().find(|entry| entry.index == u32::from(index)) {
-        None => format!("GID index {index} of port {} is empty", port.port),
+        None => say!(found, "GID index {0} of port {1} is empty", index, port.port),
         Some(entry) if entry.netdev.is_none() && entry.r#type != "ib" => {
-            format!("{} is of an interface in another network namespace", describe(entry))
+            say!(found, "{0} is of an interface in another network namespace", describe(entry, found))
         }
-        Some(entry) if entry.link_local && entry.r#type != "ib" => format!(
-            "{} is good for one link only: peers behind a router, and those with IPv4 addresses, cannot answer",
-            describe(entry)
+        Some(entry) if entry.link_local && entry.r#type != "ib" => say!(
+            found,
+            "{0} is good for one link only: peers behind a router, and those with IPv4 addresses, cannot answer",
+            describe(entry, found)
         ),
-        Some(entry) if entry.r#type == "roce_v1" => format!(
-            "{} is of RoCE v1, which peers of RoCE v2 do not understand, and routers do not forward",
-            describe(entry)
+        Some(entry) if entry.r#type == "roce_v1" => say!(
+            found,
+            "{0} is of RoCE v1, which peers of RoCE v2 do not understand, and routers do not forward",
+            describe(entry, found)
         ),
         Some(entry) => {
-            found.ok("gid", describe(entry))?;
+            found.ok("gid", describe(entry, found))?;
             return Ok(true);
         }
     };
-    let cure = format!(
-        "use index {}: {}; `ulp gids` lists them",
+    let cure = say!(
+        found,
+        "use index {0}: {1}; `ulp gids` lists them",
         best.index,
-        describe(best)
+        describe(best, found)
     );
     found.fail("gid", fault, cure)?;
     Ok(false)
@@ -365,8 +411,13 @@ fn memory(args: &Diagnose, device: &Device, found: &mut Findings) -> Result<bool
     );
     let (soft, hard) = getrlimit(Resource::RLIMIT_MEMLOCK)?;
     let limit = match soft {
-        RLIM_INFINITY => "no limit".to_owned(),
-        soft => format!("a limit of {} KiB (hard: {} KiB)", soft >> 10, hard >> 10),
+        RLIM_INFINITY => say!(found, "no limit"),
+        soft => say!(
+            found,
+            "a limit of {0} KiB (hard: {1} KiB)",
+            soft >> 10,
+            hard >> 10
+        ),
     };
     let tried = device.alloc_pd().and_then(|pd| {
         let buffer = pd.alloc_buffer(usize::try_from(bytes).unwrap_or(usize::MAX))?;
@@ -374,19 +425,33 @@ fn memory(args: &Diagnose, device: &Device, found: &mut Findings) -> Result<bool
     });
     match tried {
         Ok(keys) => {
-            let what = format!("{size} registered under {} keys; locked memory has {limit}", keys.len());
+            let what = say!(
+                found,
+                "{0} registered under {1} keys; locked memory has {2}",
+                size,
+                keys.len(),
+                limit
+            );
             found.ok("memlock", what)?;
             return Ok(true);
         }
         Err(error) if error.kind() == ErrorKind::OutOfMemory && soft < bytes => found.fail(
             "memlock",
-            format!("{size} cannot be registered: locked memory has {limit}"),
-            "ulimit -l unlimited, and permanently: echo '* - memlock unlimited' > /etc/security/limits.d/rdma.conf \
-             (a service: LimitMEMLOCK=infinity)",
+            say!(
+                found,
+                "{0} cannot be registered: locked memory has {1}",
+                size,
+                limit
+            ),
+            say!(
+                found,
+                "ulimit -l unlimited, and permanently: echo '* - memlock unlimited' > \
+                 /etc/security/limits.d/rdma.conf (a service: LimitMEMLOCK=infinity)"
+            ),
         )?,
         Err(error) => found.fail(
             "memlock",
-            format!("{size} cannot be registered: {error}"),
+            say!(found, "{0} cannot be registered: {1}", size, error),
             "ulimit -l; cat /proc/meminfo; ulp devices -v",
         )?,
     }
@@ -420,14 +485,14 @@ fn write_to_itself(args: &Diagnose, device: &Device, found: &mut Findings) -> Re
         Ok(true) => {
             found.ok(
                 "data_path",
-                "a queue pair wrote to another one of this device",
+                say!(found, "a queue pair wrote to another one of this device"),
             )?;
             Ok(true)
         }
         Ok(false) => {
             found.fail(
                 "data_path",
-                "a write to itself completed, but did not arrive",
+                say!(found, "a write to itself completed, but did not arrive"),
                 "dmesg | tail",
             )?;
             Ok(false)
@@ -435,7 +500,7 @@ fn write_to_itself(args: &Diagnose, device: &Device, found: &mut Findings) -> Re
         Err(error) => {
             found.fail(
                 "data_path",
-                format!("a write to itself failed: {error}"),
+                say!(found, "a write to itself failed: {0}", error),
                 "dmesg | tail; ulp events",
             )?;
             Ok(false)
@@ -449,24 +514,32 @@ fn counters(device: &RdmaDevice, found: &mut Findings) -> Result<()> {
     for port in &device.ports {
         match netlink::counters(device.index, port.port) {
             Ok(counters) => all.extend(counters),
-            Err(_) => return found.note("counters", NOT_OFFERED),
+            Err(_) => return found.note("counters", say!(found, "not offered by this device")),
         }
         all.extend(rdma::Sysfs::default().port_counters(&device.name, port.port));
     }
     let bad = all.iter().filter(|(_, value)| *value != 0);
     let bad: Vec<String> = bad
-        .filter_map(|(name, value)| Some(format!("{name} {value} ({})", trouble(name)?)))
+        .filter_map(|(name, value)| {
+            Some(format!(
+                "{name} {value} ({})",
+                found.say(trouble(name)?, &[])
+            ))
+        })
         .collect();
     if bad.is_empty() {
         return found.ok(
             "counters",
-            "none indicates a fault since the device was added",
+            say!(found, "none indicates a fault since the device was added"),
         );
     }
     found.could(
         "counters",
         bad.join("; "),
-        "ulp counters --watch 1 --nonzero, to see whether they still rise",
+        say!(
+            found,
+            "ulp counters --watch 1 --nonzero, to see whether they still rise"
+        ),
     )
 }
 
@@ -475,41 +548,55 @@ fn flow_control(device: &RdmaDevice, port: &Port, found: &mut Findings) -> Resul
     if port.is_infiniband() {
         return found.ok(
             "flow_control",
-            "InfiniBand has credits: packets are not dropped",
+            say!(found, "InfiniBand has credits: packets are not dropped"),
         );
     }
     let Some(name) = &port.netdev else {
         return Ok(());
     };
+    let not_offered = say!(found, "not offered by this device");
     match netlink::pause(name) {
         Ok((rx, tx)) => {
-            let on = |on| if on { "on" } else { "off" };
+            let [rx, tx] = [rx, tx].map(|on| match on {
+                true => say!(found, "on"),
+                false => say!(found, "off"),
+            });
             found.note(
                 "pause",
-                format!("{name}: receiving {}, sending {}", on(rx), on(tx)),
+                say!(found, "{0}: receiving {1}, sending {2}", name, rx, tx),
             )?;
         }
-        Err(Errno::EOPNOTSUPP) => found.note("pause", format!("{name}: {NOT_OFFERED}"))?,
-        Err(errno) => found.note("pause", format!("{name}: cannot be read: {errno}"))?,
+        Err(Errno::EOPNOTSUPP) => found.note("pause", format!("{name}: {not_offered}"))?,
+        Err(errno) => found.note(
+            "pause",
+            say!(found, "{0}: cannot be read: {1}", name, errno),
+        )?,
     }
     match netlink::priority_flow_control(name) {
         Ok(0) => found.could(
             "pfc",
-            format!("{name}: off for all priorities: packets are dropped under congestion"),
-            format!("dcb pfc set dev {name} prio-pfc 3:on, here and in the switches, and DSCP 26 for the traffic"),
+            say!(found, "{0}: off for all priorities: packets are dropped under congestion", name),
+            say!(found, "dcb pfc set dev {0} prio-pfc 3:on, here and in the switches, and DSCP 26 for the traffic", name),
         )?,
         Ok(mask) => {
             let priorities: Vec<String> = (0..8).filter(|n| (mask >> n) & 1 != 0).map(|n| n.to_string()).collect();
-            found.ok("pfc", format!("{name}: on for priorities {}", priorities.join(", ")))?;
+            found.ok("pfc", say!(found, "{0}: on for priorities {1}", name, priorities.join(", ")))?;
         }
-        Err(Errno::EOPNOTSUPP) => found.note("pfc", format!("{name}: {NOT_OFFERED}"))?,
-        Err(errno) => found.note("pfc", format!("{name}: cannot be read: {errno}"))?,
+        Err(Errno::EOPNOTSUPP) => found.note("pfc", format!("{name}: {not_offered}"))?,
+        Err(errno) => found.note("pfc", say!(found, "{0}: cannot be read: {1}", name, errno))?,
     }
-    let ecn = system::ecn(name).unwrap_or_else(|| NOT_OFFERED.to_owned());
+    let ecn = system::ecn(name).unwrap_or(not_offered);
     found.note("ecn", format!("{name}: {ecn}"))?;
     let dscp = match system::default_tos(&device.name, port.port) {
-        Some(tos) => format!("{} for connections of the connection manager", tos >> 2),
-        None => "0, unless the program sets QpBuilder::traffic_class()".to_owned(),
+        Some(tos) => say!(
+            found,
+            "{0} for connections of the connection manager",
+            tos >> 2
+        ),
+        None => say!(
+            found,
+            "0, unless the program sets QpBuilder::traffic_class()"
+        ),
     };
     found.note("dscp", format!("{name}: {dscp}"))
 }

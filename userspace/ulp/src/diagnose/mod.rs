@@ -6,17 +6,30 @@
 //! - [`host`]: module, node, device, port, addresses, memory, a write to itself, counters, flow
 //!   control
 //! - [`peer`]: checks of the path to another host, where `ulp diagnose --serve` runs
+//!
+//! The English text of a finding stands where it is found; `zh.txt` has the Chinese text of each.
+
+/// Returns a text in the language of some [`Findings`], with the values in its places.
+macro_rules! say {
+    ($found:expr, $english:literal $(, $value:expr)* $(,)?) => {
+        $found.say($english, &[$(&$value),*])
+    };
+}
 
 mod host;
 mod peer;
+#[cfg(test)]
+mod tests;
 
 use crate::args::{size, DeviceArg};
+use crate::lang::{fill, Lang, LangArg};
 use crate::output::{self, answer, interrupts, FormatArgs};
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::fmt::Display;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -44,6 +57,8 @@ pub struct Diagnose {
     /// Size of the memory to register, at most 1GiB
     #[arg(short, long, value_name = "SIZE", default_value = "1MiB", value_parser = memory)]
     memory: u64,
+    #[command(flatten)]
+    lang: LangArg,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -88,14 +103,23 @@ pub struct Diagnosis {
     findings: Vec<Finding>,
 }
 
+/// The Chinese text of each finding, cure, cause and counter.
+const CHINESE: &str = include_str!("zh.txt");
+
 /// The findings so far. The table is printed line by line.
 pub struct Findings {
     is_json: bool,
+    lang: Lang,
     stop: std::sync::Arc<AtomicBool>,
     all: Vec<Finding>,
 }
 
 impl Findings {
+    /// Returns a text in the language of the findings, with the values in its places.
+    pub fn say(&self, english: &'static str, values: &[&dyn Display]) -> String {
+        fill(self.lang.translate(CHINESE, english), values)
+    }
+
     fn add(
         &mut self,
         check: &'static str,
@@ -170,6 +194,7 @@ impl Diagnose {
         }
         let mut findings = Findings {
             is_json: self.format.is_json(),
+            lang: self.lang.get(),
             stop,
             all: Vec::new(),
         };
@@ -178,18 +203,21 @@ impl Diagnose {
             peer::check(&self, peer, &device, &mut findings)?;
         }
         let interrupted = findings.is_over();
-        let findings = findings.all;
         let is_failed = |finding: &&Finding| finding.verdict == Verdict::Fail;
+        let (failed, all) = (
+            findings.all.iter().filter(is_failed).count(),
+            findings.all.len(),
+        );
+        let summary = say!(findings, "{0} of {1} checks failed", failed, all);
         let diagnosis = Diagnosis {
-            failed: findings.iter().filter(is_failed).count(),
+            failed,
             interrupted,
-            findings,
+            findings: findings.all,
         };
         if self.format.is_json() {
             self.format.print(&diagnosis, String::new)?;
         } else {
-            let (failed, all) = (diagnosis.failed, diagnosis.findings.len());
-            message!("{failed} of {all} checks failed");
+            message!("{summary}");
         }
         Ok(match interrupted {
             true => output::interrupted(),

@@ -296,8 +296,8 @@ fn unanswered(cause: Option<RetryCause>, netdev: &str, found: &mut Findings) -> 
     let Some(cause) = cause else {
         return found.fail(
             "packets",
-            "the peer answers by TCP, but acknowledges nothing, and what is known leaves several causes",
-            "ulp counters --watch 1 --nonzero at both ends",
+            say!(found, "the peer answers by TCP, but acknowledges nothing, and what is known leaves several causes"),
+            say!(found, "ulp counters --watch 1 --nonzero at both ends"),
         );
     };
     let (check, cure) = match cause {
@@ -311,55 +311,72 @@ fn unanswered(cause: Option<RetryCause>, netdev: &str, found: &mut Findings) -> 
         RetryCause::Mtu => ("large", None),
         _ => (
             "packets",
-            Some(format!(
+            Some(say!(
+                found,
                 "at both ends, and between them: nft list ruleset; nft insert rule inet filter input udp dport 4791 \
-                 accept (firewall-cmd --add-port=4791/udp); to see where packets end: ulp sniff {netdev}"
+                 accept (firewall-cmd --add-port=4791/udp); to see where packets end: ulp sniff {0}",
+                netdev
             )),
         ),
     };
     let what = match cause {
         RetryCause::Blocked => {
-            "the peer answers by TCP, but not by RoCE v2: UDP port 4791 does not get through"
+            say!(
+                found,
+                "the peer answers by TCP, but not by RoCE v2: UDP port 4791 does not get through"
+            )
         }
-        cause => cause.cause().what,
+        cause => found.say(cause.cause().what, &[]),
     };
-    found.fail(
-        check,
-        what,
-        cure.unwrap_or_else(|| cause.cause().cure.to_owned()),
-    )
+    let cure = cure.unwrap_or_else(|| found.say(cause.cause().cure, &[]));
+    found.fail(check, what, cure)
 }
 
 /// Says why the queue pair of the peer does not reach this end's GID, and what to do.
-fn not_reached(args: &Diagnose, host: &str, device: &Device) -> (String, String) {
-    let both =
-        "ulp gids at both ends: the GIDs in use must be addresses that reach each other (ping -I)";
+fn not_reached(args: &Diagnose, host: &str, device: &Device, found: &Findings) -> (String, String) {
+    let both = say!(
+        found,
+        "ulp gids at both ends: the GIDs in use must be addresses that reach each other (ping -I)"
+    );
     let default = device.default_gid().ok().map(|chosen| chosen.gid_index);
     let index = args.gid_index.map(u32::from).or(default);
     let gids = device.gids(1).unwrap_or_default();
     let ours = gids.iter().find(|gid| Some(gid.index) == index);
     let peer = host.to_socket_addrs().ok().and_then(|mut all| all.next());
-    let family = |is_ipv4| if is_ipv4 { "an IPv4" } else { "an IPv6" };
+    let family = |is_ipv4| if is_ipv4 { "IPv4" } else { "IPv6" };
     match (ours, peer) {
         (Some(ours), Some(peer)) if ours.is_ipv4 != peer.is_ipv4() => {
             let right = gids.iter().filter(|gid| gid.is_ipv4 == peer.is_ipv4());
             let right = right.min_by_key(|gid| (!gid.is_preferred, gid.is_link_local, gid.index));
-            let what = format!(
-                "its queue pair does not connect to GID index {} of this end, {}: this is {} address, and that \
-                 of the peer {} address",
+            let what = say!(
+                found,
+                "{0} listens, but its queue pair does not connect to GID index {1} of this end, {2}: this is an {3} \
+                 address, and that of the peer an {4} address",
+                host,
                 ours.index,
                 ours.gid,
                 family(ours.is_ipv4),
                 family(peer.is_ipv4())
             );
-            let cure =
-                right.map(|gid| format!("use GID index {} here, {} (-x {0})", gid.index, gid.gid));
-            (what, cure.unwrap_or_else(|| both.to_owned()))
+            let cure = right.map(|gid| {
+                say!(
+                    found,
+                    "use GID index {0} here, {1} (-x {0})",
+                    gid.index,
+                    gid.gid
+                )
+            });
+            (what, cure.unwrap_or(both))
         }
         (ours, _) => {
             let gid = ours.map_or_else(String::new, |gid| format!(", {}", gid.gid));
-            let what = format!("its queue pair does not connect to the GID of this end{gid}");
-            (what, both.to_owned())
+            let what = say!(
+                found,
+                "{0} listens, but its queue pair does not connect to the GID of this end{1}",
+                host,
+                gid
+            );
+            (what, both)
         }
     }
 }
@@ -375,40 +392,40 @@ fn connect_failed(
     match error {
         Error::Tcp { cause, .. } if cause.kind() == ErrorKind::ConnectionRefused => found.fail(
             "peer",
-            format!("nobody listens at {host}: the host answers, but the program does not run"),
-            "there: ulp diagnose --serve (or start the program in question)",
+            say!(found, "nobody listens at {0}: the host answers, but the program does not run", host),
+            say!(found, "there: ulp diagnose --serve (or start the program in question)"),
         ),
         Error::Tcp { cause, .. } => found.fail(
             "peer",
-            format!("{host} cannot be reached by TCP: {cause}"),
-            format!("ping {ping}; ip route get {ping}; let the TCP port through the firewalls"),
+            say!(found, "{0} cannot be reached by TCP: {1}", host, cause),
+            say!(found, "ping {0}; ip route get {0}; let the TCP port through the firewalls", ping),
         ),
         Error::Timeout { .. } => found.fail(
             "peer",
-            format!("{host} does not answer by TCP"),
-            format!("ping {ping}; ip route get {ping}; let the TCP port through the firewalls"),
+            say!(found, "{0} does not answer by TCP", host),
+            say!(found, "ping {0}; ip route get {0}; let the TCP port through the firewalls", ping),
         ),
         Error::GidFamily { .. } => found.fail(
             "peer",
             error.to_string(),
-            "the GID index of the message (-x), or none at either end",
+            say!(found, "the GID index of the message (-x), or none at either end"),
         ),
         // The peer's queue pair does not reach this end's GID.
         Error::Refused(Refusal::Setup) => {
-            let (what, cure) = not_reached(args, host, device);
-            found.fail("peer", format!("{host} listens, but {what}"), cure)
+            let (what, cure) = not_reached(args, host, device, found);
+            found.fail("peer", what, cure)
         }
         Error::Wire(_) | Error::Refused(_) => found.fail(
             "peer",
-            format!("another program listens at {host}: {error}"),
-            "there: ulp diagnose --serve, of this version",
+            say!(found, "another program listens at {0}: {1}", host, error),
+            say!(found, "there: ulp diagnose --serve, of this version"),
         ),
         Error::Sys { .. } => found.fail(
             "peer",
-            format!("the peer answers by TCP, but there is no route to its GID: {error}"),
-            "ulp gids at both ends: the GIDs in use must be addresses that reach each other (ping -I)",
+            say!(found, "the peer answers by TCP, but there is no route to its GID: {0}", error),
+            say!(found, "ulp gids at both ends: the GIDs in use must be addresses that reach each other (ping -I)"),
         ),
-        error => found.fail("peer", error.to_string(), "ulp diagnose at the peer"),
+        error => found.fail("peer", error.to_string(), say!(found, "ulp diagnose at the peer")),
     }
 }
 
@@ -420,13 +437,16 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
         Err(error) => return connect_failed(args, &host, device, &error, found),
     };
     let theirs = link.peer.endpoint;
-    found.ok("peer", format!("{host} listens; its endpoint is {theirs}"))?;
+    found.ok(
+        "peer",
+        say!(found, "{0} listens; its endpoint is {1}", host, theirs),
+    )?;
     let port = device.port(device.default_gid().map_or(1, |chosen| chosen.port))?;
     let here = rdma::devices(Some(device.name()))?;
     let Some(here) = here.first() else {
         return found.fail(
             "device",
-            format!("{} is gone", device.name()),
+            say!(found, "{0} is gone", device.name()),
             "rdma dev show",
         );
     };
@@ -443,10 +463,10 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
             }
             Some(failed) if failed.status == Status::RemoteAccess => found.fail(
                 "key",
-                "packets get through, but the peer's device refuses the key that the peer gave: the key was revoked, or its memory was freed",
-                "at the peer: keep the Grant until its peers are done, and start the program again, which makes a new key",
+                say!(found, "packets get through, but the peer's device refuses the key that the peer gave: the key was revoked, or its memory was freed"),
+                say!(found, "at the peer: keep the Grant until its peers are done, and start the program again, which makes a new key"),
             ),
-            _ => found.fail("packets", error.to_string(), "ulp diagnose at the peer"),
+            _ => found.fail("packets", error.to_string(), say!(found, "ulp diagnose at the peer")),
         };
     }
     // A host that stalls once makes the device repeat, too.
@@ -457,29 +477,43 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
     let _ = link.end();
     found.ok(
         "packets",
-        "small packets get through, and so do their acknowledgements",
+        say!(
+            found,
+            "small packets get through, and so do their acknowledgements"
+        ),
     )?;
-    found.ok("key", "the peer's key is valid")?;
+    found.ok("key", say!(found, "the peer's key is valid"))?;
     let (here, there) = (Mtu::at_most(port.active_mtu), theirs.mtu);
     let smaller = here.min(there).bytes();
     if here != there {
         let cure = match here < there {
-            true => format!("here: ip link set {netdev} mtu {}", there.bytes() + 104),
-            false => format!("at the peer: ip link set NETDEV mtu {}", here.bytes() + 104),
+            true => say!(
+                found,
+                "here: ip link set {0} mtu {1}",
+                netdev,
+                there.bytes() + 104
+            ),
+            false => say!(
+                found,
+                "at the peer: ip link set NETDEV mtu {0}",
+                here.bytes() + 104
+            ),
         };
         found.could(
             "peer_mtu",
-            format!(
-                "MTU mismatch: packets carry {} bytes here and {} at the peer; {smaller} are used",
+            say!(
+                found,
+                "MTU mismatch: packets carry {0} bytes here and {1} at the peer; {2} are used",
                 here.bytes(),
-                there.bytes()
+                there.bytes(),
+                smaller
             ),
             cure,
         )?;
     } else {
         found.ok(
             "peer_mtu",
-            format!("packets carry {smaller} bytes at both ends"),
+            say!(found, "packets carry {0} bytes at both ends", smaller),
         )?;
     }
     if found.is_over() {
@@ -490,16 +524,19 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
         Err(error) => return connect_failed(args, &host, device, &error, found),
     };
     match link.write(LEN, 1) {
-        Ok(()) => found.ok("large", format!("packets of {smaller} bytes get through")),
+        Ok(()) => found.ok("large", say!(found, "packets of {0} bytes get through", smaller)),
         Err(error) if completion(&error).is_some_and(|it| it.status == Status::RetryExceeded) => found.fail(
             "large",
-            format!("packets of 256 bytes get through, those of {smaller} do not: a hop between has a smaller MTU"),
-            format!(
-                "find it: ping -M do -s {smaller} {}; then raise its MTU, or here: ip link set {netdev} mtu 1500",
-                host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host)
+            say!(found, "packets of 256 bytes get through, those of {0} do not: a hop between has a smaller MTU", smaller),
+            say!(
+                found,
+                "find it: ping -M do -s {0} {1}; then raise its MTU, or here: ip link set {2} mtu 1500",
+                smaller,
+                host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host),
+                netdev
             ),
         ),
-        Err(error) => found.fail("large", error.to_string(), "ulp counters --nonzero at both ends"),
+        Err(error) => found.fail("large", error.to_string(), say!(found, "ulp counters --nonzero at both ends")),
     }?;
     let _ = link.end();
     Ok(())
