@@ -138,11 +138,14 @@ impl AddressVector {
 /// makes the packet.
 ///
 /// ```
-/// fn datagram(pd: &Arc<pd::Pd>, dgid: [u8; 16]) -> Result<wr::Operation> {
-///     let (qp_num, qkey, imm) = (7, 0x1111_1111, None);
+/// fn receiver(pd: &Arc<pd::Pd>, dgid: [u8; 16]) -> Result<Arc<Ah>> {
 ///     let av = AddressVector { dgid, port: 1, grh: true, ..AddressVector::default() };
 ///     let (ah, _resolved) = Ah::new(pd.clone(), &av)?;
-///     Ok(wr::Operation::Datagram { ah, qp_num, qkey, imm })
+///     Ok(ah)
+/// }
+/// fn datagram(receiver: &Arc<Ah>) -> wr::Operation<'_> {
+///     let (qp_num, qkey) = (7, 0x1111_1111);
+///     wr::Operation::send().to(receiver, qp_num, qkey)
 /// }
 /// ```
 ///

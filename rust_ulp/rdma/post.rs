@@ -170,6 +170,12 @@ pub(crate) enum Data<'d, 'l> {
 }
 
 /// A request in the form that drivers take.
+///
+/// ```
+/// fn room_for(requests: usize) -> Result<KVVec<Built>> {
+///     Ok(KVVec::with_capacity(requests, GFP_KERNEL)?)
+/// }
+/// ```
 pub(crate) struct Built {
     wr: Wr,
     /// Its element, if it has one.
@@ -190,6 +196,13 @@ pub(crate) struct Built {
 unsafe impl Send for Built {}
 
 /// Memory for one request.
+///
+/// ```
+/// fn in_room(room: &mut KVVec<Built>) -> Scratch<'_> {
+///     let places: &mut [Place] = room.spare_capacity_mut();
+///     Scratch::new(places)
+/// }
+/// ```
 pub(crate) type Place = MaybeUninit<Built>;
 
 /// Memory in which requests are built.
@@ -320,6 +333,17 @@ struct NewData {
 ///
 /// [`Self::push`] builds requests, up to the first one that it refuses. [`Self::post`] posts those
 /// before. Process context.
+///
+/// ```
+/// # use {waiter::{WaitHandler, Waiter}};
+/// fn receive(qp: &qp::Qp<WaitHandler>, local: wr::Local<'_>, waiter: Arc<Waiter>) -> Result {
+///     let mut places = [const { Place::uninit() }; 1];
+///     let mut scratch = Scratch::new(&mut places);
+///     let mut run = Run::new(Target::Recv(qp), &mut scratch);
+///     run.push(wr::Plain::new(wr::Opcode::RECV, 0), wr::Flags::default(), local)?;
+///     run.post(false, |_, _| waiter.clone()).1
+/// }
+/// ```
 pub(crate) struct Run<'a, 's, H: WrHandler> {
     target: Target<'a, H>,
     scratch: &'a mut Scratch<'s>,
