@@ -228,7 +228,7 @@ def gid_entry(device, address):
 class Peer:
     """The other end, by libibverbs: a queue pair and memory that other processes see, too."""
 
-    def __init__(self, kind="RC", length=1 << 16, address=HOST, depth=64, device="rxe1", memory=None):
+    def __init__(self, kind="RC", length=1 << 16, address=HOST, depth=64, device="rxe1", memory=None, more=0):
         from pyverbs import libibverbs_enums as e
         from pyverbs.cq import CQ
         from pyverbs.device import Context
@@ -242,8 +242,9 @@ class Peer:
         self.pd, self.cq = PD(self.context), CQ(self.context, 2 * depth)
         self.memory = memory or mmap.mmap(-1, length)
         where = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        access = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
-        self.mr = MR(self.pd, length, access, where)
+        # What peers may do; `more` adds rights.
+        self.access = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | more
+        self.mr = MR(self.pd, length, e.IBV_ACCESS_LOCAL_WRITE | self.access, where)
         cap = QPCap(max_send_wr=depth, max_recv_wr=depth)
         kind_of = {"RC": e.IBV_QPT_RC, "UC": e.IBV_QPT_UC, "UD": e.IBV_QPT_UD}[kind]
         self.qp = QP(self.pd, QPInitAttr(qp_type=kind_of, scq=self.cq, rcq=self.cq, cap=cap))
@@ -257,8 +258,8 @@ class Peer:
     def connect(self, their, *, retry=7, rnr=7, timeout=14, mtu=1024):
         from pyverbs.qp import QPAttr
 
-        e, attr = self.e, QPAttr(port_num=1)
-        attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
+        attr = QPAttr(port_num=1)
+        attr.qp_access_flags = self.access
         self.qp.to_init(attr)
         attr.ah_attr = self._way(their["gid"])
         attr.path_mtu, attr.dest_qp_num, attr.rq_psn = mtu.bit_length() - 8, their["qpn"], their["psn"]
