@@ -411,7 +411,7 @@ static int connect(struct end *end, struct end *peer, unsigned int i)
 	attr.path_mtu = port.active_mtu;
 	attr.dest_qp_num = peer->pairs[i].qp->qp_num;
 	attr.rq_psn = i;
-	attr.max_dest_rd_atomic = 16;
+	attr.max_dest_rd_atomic = min(16, end->device->attrs.max_qp_rd_atom);
 	attr.min_rnr_timer = 12;
 	attr.ah_attr.type = RDMA_AH_ATTR_TYPE_ROCE;
 	rdma_ah_set_port_num(&attr.ah_attr, PORT);
@@ -432,7 +432,7 @@ static int connect(struct end *end, struct end *peer, unsigned int i)
 	attr.retry_cnt = 7;
 	attr.rnr_retry = 7;
 	attr.sq_psn = i;
-	attr.max_rd_atomic = 16;
+	attr.max_rd_atomic = min(16, end->device->attrs.max_qp_init_rd_atom);
 	return ib_modify_qp(end->pairs[i].qp, &attr,
 			    IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
 				    IB_QP_RNR_RETRY | IB_QP_SQ_PSN |
