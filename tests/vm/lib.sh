@@ -279,7 +279,7 @@ our_objects() {
 	grep -qvE '^$|: pd 1 cq 1 qp 1 cm_id [0-9]+ mr 0 ctx [0-9]+ srq 0 *$' <<<"$said" || return 0
 	for kind in qp cq pd mr srq; do
 		said=$(rdma resource show $kind) || echo "rdma resource show $kind: status $?"
-		grep -E '\bcomm \[?(rust_ulp|rdma_ping)\]?' <<<"$said" | sed "s/^/$kind: /"
+		grep -E '\bcomm \[?(rust_ulp|rdma_ping|lab_[a-z_]+)\]?' <<<"$said" | sed "s/^/$kind: /"
 	done
 }
 
