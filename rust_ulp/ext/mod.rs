@@ -17,6 +17,7 @@ pub(crate) mod errno;
 pub(crate) mod eventfd;
 pub(crate) mod fault;
 pub(crate) mod gate;
+pub(crate) mod late_vec;
 pub(crate) mod lock;
 pub(crate) mod net;
 pub(crate) mod pages;

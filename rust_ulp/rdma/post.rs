@@ -37,7 +37,10 @@ use super::{
 };
 use crate::{
     bindings,
-    ext::errno::enotconn, //
+    ext::{
+        errno::enotconn,
+        late_vec::LateVec, //
+    }, //
 };
 use core::mem::MaybeUninit;
 use kernel::{
@@ -148,11 +151,11 @@ impl<'a, H: WrHandler> Target<'a, H> {
 /// The memory of a request.
 ///
 /// ```
-/// fn greeting<'d>(copy: &'d mut dyn FnMut(&mut [u8]) -> Result) -> Data<'d, 'static> {
-///     Data::Inline { length: 5, copy }
+/// fn greeting() -> Data<'static, 'static, 'static> {
+///     Data::Inline(b"hello")
 /// }
 /// ```
-pub(crate) enum Data<'d, 'l> {
+pub(crate) enum Data<'d, 'l, 's> {
     /// Nothing.
     None,
     /// One element.
@@ -160,13 +163,7 @@ pub(crate) enum Data<'d, 'l> {
     /// Any number of elements.
     Many(&'d mut dyn Iterator<Item = Local<'l>>),
     /// Inline data, which the driver copies when the request is posted.
-    Inline {
-        /// The number of bytes.
-        length: usize,
-        /// Copies that many bytes to its argument. Called once; the request is refused with its
-        /// error.
-        copy: &'d mut dyn FnMut(&mut [u8]) -> Result,
-    },
+    Inline(&'s [u8]),
 }
 
 /// A request in the form that drivers take.
@@ -180,8 +177,7 @@ pub(crate) struct Built {
     wr: Wr,
     /// Its element, if it has one.
     sge: bindings::ib_sge,
-    /// The place in [`Scratch::elements`] of its elements, if it has several, and the place in
-    /// [`Scratch::inline`] of its inline data.
+    /// The place in [`Scratch::elements`] of its elements, if it has several.
     first: u32,
     /// The bytes of its data.
     bytes: u32,
@@ -244,12 +240,11 @@ pub(crate) struct Scratch<'s> {
     places: &'s mut [Place],
     count: usize,
     /// The elements of requests that have several.
-    elements: KVVec<bindings::ib_sge>,
+    elements: LateVec<bindings::ib_sge>,
     /// The memory of these elements, but for the first one of each request.
-    more: KVVec<MoreMemory>,
-    inline: KVVec<u8>,
+    more: LateVec<MoreMemory>,
     /// What slots have kept of earlier requests, beyond what [`Built::memory`] and `more` take.
-    stale: KVVec<Arc<Memory>>,
+    stale: LateVec<Arc<Memory>>,
 }
 
 impl<'s> Scratch<'s> {
@@ -259,10 +254,9 @@ impl<'s> Scratch<'s> {
         Self {
             places,
             count: 0,
-            elements: KVVec::new(),
-            more: KVVec::new(),
-            inline: KVVec::new(),
-            stale: KVVec::new(),
+            elements: LateVec::new(),
+            more: LateVec::new(),
+            stale: LateVec::new(),
         }
     }
 
@@ -273,18 +267,6 @@ impl<'s> Scratch<'s> {
         let places: *mut [Place] = places;
         // SAFETY: By the type invariant these entries are initialized.
         unsafe { &mut *(places as *mut [Built]) }
-    }
-
-    /// Gives the inline data of the requests from number `first` on their addresses: nothing is
-    /// added any more. Drivers take these as kernel addresses.
-    #[cold]
-    fn set_addresses(&mut self, first: usize) {
-        let inline = self.inline.as_ptr() as u64;
-        for built in self.built(first) {
-            if built.wr.is_inline() {
-                built.sge.addr = inline.wrapping_add(built.first.into());
-            }
-        }
     }
 
     /// Makes request number `count` - 1 after number `first` keep its memory, which a later request
@@ -361,8 +343,6 @@ pub(crate) struct Run<'a, 's, H: WrHandler> {
     is_datagram: bool,
     /// Whether the queue is shared: each request keeps its memory itself.
     is_shared: bool,
-    /// Whether a request has inline data, whose address is known when nothing is added any more.
-    has_inline: bool,
     max_sge: u32,
 }
 
@@ -379,7 +359,6 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
             is_send: matches!(target, Target::Send(_)),
             is_datagram: matches!(target, Target::Send(qp) if qp.qp_type() == QpType::Ud),
             is_shared: matches!(target, Target::Shared(_)),
-            has_inline: false,
             max_sge: target.queue().max_sge,
         }
     }
@@ -459,18 +438,18 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
         &mut self,
         operation: &Operation<'_>,
         flags: Flags,
-        data: Data<'_, '_>,
+        data: Data<'_, '_, 's>,
     ) -> Result {
         let ah = operation.ah();
         self.check(operation.is_recv(), ah)?;
         let place = self.place()?;
         let (elements, more) = (self.scratch.elements.len(), self.scratch.more.len());
-        let is_inline = matches!(data, Data::Inline { .. });
+        let is_inline = matches!(data, Data::Inline(_));
         let new = match data {
             Data::None => Ok(NewData::default()),
             Data::One(local) => self.many(&mut core::iter::once(local)),
             Data::Many(locals) => self.many(locals),
-            Data::Inline { length, copy } => self.inline(length, copy),
+            Data::Inline(data) => self.inline(data),
         };
         match new {
             Ok(new) => {
@@ -585,7 +564,8 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
             new.num_sge = new.num_sge.wrapping_add(1);
             new.sge = local.raw;
             new.bytes = new.bytes.wrapping_add(local.raw.length);
-            self.scratch.elements.push(new.sge, GFP_KERNEL_ACCOUNT)?;
+            let elements = self.scratch.elements.made();
+            elements.push(new.sge, GFP_KERNEL_ACCOUNT)?;
             if last.is_some_and(|last| Arc::ptr_eq(last, local.memory)) {
                 continue;
             }
@@ -597,48 +577,37 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
             }
             self.expect(Needs::MEMORY)?;
             let more = MoreMemory { at, memory };
-            self.scratch.more.push(more, GFP_KERNEL_ACCOUNT)?;
+            self.scratch.more.made().push(more, GFP_KERNEL_ACCOUNT)?;
         }
         // The request keeps memory itself, and cannot keep that of those before it.
         self.end_memory();
         Ok(new)
     }
 
-    /// Returns the data of a request with `length` bytes that `copy` copies.
-    fn inline(
-        &mut self,
-        length: usize,
-        copy: &mut dyn FnMut(&mut [u8]) -> Result,
-    ) -> Result<NewData> {
+    /// Returns the inline `data` of a request. Drivers take it by its kernel address.
+    fn inline(&self, data: &'s [u8]) -> Result<NewData> {
         if !self.is_send {
             return Err(EINVAL);
         }
-        if length > self.target.queue().max_inline as usize {
+        if data.len() > self.target.queue().max_inline as usize {
             return Err(EMSGSIZE);
         }
-        let inline = &mut self.scratch.inline;
-        let start = inline.len();
-        let end = start.saturating_add(length);
-        inline.resize(end, 0, GFP_KERNEL_ACCOUNT)?;
-        let room = inline.get_mut(start..end).ok_or(EINVAL)?;
-        copy(room)?;
-        if length == 0 {
+        if data.is_empty() {
             return Ok(NewData::default());
         }
         if self.max_sge == 0 {
             return Err(E2BIG);
         }
-        self.has_inline = true;
+        let bytes = data.len() as u32;
         Ok(NewData {
             num_sge: 1,
             sge: bindings::ib_sge {
-                addr: 0,
-                length: length as u32,
+                addr: data.as_ptr() as u64,
+                length: bytes,
                 lkey: 0,
             },
-            first: start as u32,
-            bytes: length as u32,
-            memory: None,
+            bytes,
+            ..NewData::default()
         })
     }
 
@@ -661,12 +630,9 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
     ) -> (u32, Result) {
         self.end_memory();
         let queue = self.target.queue();
-        if self.has_inline {
-            self.scratch.set_addresses(self.first);
-        }
         if queue.keeps_many() {
             // Without memory, the slots keep for longer what they would give away.
-            let _ = self.scratch.stale.reserve(MAX_POST, GFP_KERNEL);
+            let _ = self.scratch.stale.made().reserve(MAX_POST, GFP_KERNEL);
         }
         let wanted = self.scratch.count.saturating_sub(self.first) as u32;
         if wanted == 0 {
@@ -695,9 +661,10 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
         // A driver that refuses all requests may leave this alone.
         let mut bad: *const c_void = first.cast_const().cast();
         let bad_out: *mut *const c_void = &mut bad;
-        // SAFETY: `fill_slots` has linked the requests, and the last one ends the list. They, their
-        // elements and their inline data belong to the scratch, which nobody accesses until the call
-        // returns. Each has a `wr_cqe`, and the caller keeps a place in the completion queue.
+        // SAFETY: `fill_slots` has linked the requests, and the last one ends the list. They and their
+        // elements belong to the scratch, which nobody accesses until the call returns; their inline
+        // data is borrowed for `'s`. Each has a `wr_cqe`, and the caller keeps a place in the
+        // completion queue.
         let err = unsafe { self.target.call_driver(first, bad_out) };
         lists.used = true;
         let (mut taken, mut old) = (count, None);

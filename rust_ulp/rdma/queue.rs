@@ -25,6 +25,7 @@ use super::{
 use crate::{
     bindings,
     ext::{
+        late_vec::LateVec,
         lock::{
             new_spinlock_bh,
             SpinLockBh, //
@@ -621,7 +622,7 @@ impl<R: WrContext> Queue<R> {
         index: u32,
         first: &mut Option<Arc<Memory>>,
         more: &mut [MoreMemory],
-        stale: &mut KVVec<Arc<Memory>>,
+        stale: &mut LateVec<Arc<Memory>>,
     ) {
         let mut is_keeping = first.is_some() || !more.is_empty();
         let more = more.iter_mut().map(|more| &mut more.memory);
@@ -630,8 +631,9 @@ impl<R: WrContext> Queue<R> {
             match new.next() {
                 Some(memory) => core::mem::swap(memory, kept),
                 None => {
-                    if let Some(Err(full)) =
-                        kept.take().map(|memory| stale.push_within_capacity(memory))
+                    if let Some(Err(full)) = kept
+                        .take()
+                        .map(|memory| stale.made().push_within_capacity(memory))
                     {
                         *kept = Some(full.0);
                         is_keeping = true;

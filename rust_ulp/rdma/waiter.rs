@@ -184,7 +184,7 @@ impl Qp<WaitHandler> {
 pub(super) fn post(
     target: Target<'_, WaitHandler>,
     operation: &Operation<'_>,
-    data: Data<'_, '_>,
+    data: Data<'_, '_, '_>,
 ) -> Result<Arc<Waiter>> {
     let waiter = Arc::pin_init(
         pin_init!(Waiter {

@@ -53,12 +53,6 @@ impl Wr {
         unsafe { self.send.send_flags & bindings::IB_SEND_SIGNALED != 0 }
     }
 
-    /// Returns whether a send request has inline data.
-    pub(super) fn is_inline(&self) -> bool {
-        // SAFETY: As above.
-        unsafe { self.send.send_flags & bindings::IB_SEND_INLINE != 0 }
-    }
-
     /// Has the device report the success of a send request.
     #[inline(always)]
     pub(super) fn signal(&mut self) {

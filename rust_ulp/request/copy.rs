@@ -3,10 +3,13 @@
 //! Copies requests from user space once, and what they point to. Process context; sleeps.
 
 use crate::{
-    ext::user::{
-        append_array,
-        read_array,
-        read_bytes, //
+    ext::{
+        late_vec::LateVec,
+        user::{
+            append_array,
+            read_array,
+            read_bytes, //
+        }, //
     },
     limits::{
         MAX_INLINE,
@@ -64,31 +67,58 @@ pub(super) struct Copied<'a> {
     pub(super) wrs: &'a [abi::Wr],
     /// The error of the request after these, if one could not be copied.
     pub(super) result: Result,
-    /// The data of the requests that point to some, in their order.
-    pub(super) data: KVVec<WrData>,
-    sges: KVVec<abi::Sge>,
-    inline: KVVec<u8>,
+    sges: LateVec<abi::Sge>,
+    /// Inline data of the requests for which there was room.
+    near: &'a mut [u8],
+    /// Inline data of the others.
+    far: LateVec<u8>,
 }
 
-/// The parts of a request outside of its struct: several elements, or inline data.
-pub(super) struct WrData {
-    /// The number of the request in [`Copied::wrs`].
-    pub(super) index: u32,
-    /// Index of its first element in [`Copied::sges`].
-    first_sge: usize,
-    /// Number of its elements.
-    num_sge: usize,
-    /// Index of its inline data in [`Copied::inline`], when that comes from user memory.
-    inline_at: usize,
-    /// Bytes of inline data.
-    inline_len: usize,
+/// What requests have outside of their structs: lists of elements, and inline data. [`Self::sges_of`]
+/// and [`Self::inline`] are called for each of them that [has any](has_data), in order.
+pub(super) struct Outside<'c> {
+    sges: &'c [abi::Sge],
+    near: &'c mut [u8],
+    far: &'c mut [u8],
 }
 
-/// Returns whether `wr` has data outside of its struct: several elements, or inline data that is in
-/// no buffer.
+impl<'c> Outside<'c> {
+    /// Returns the elements of the next request.
+    pub(super) fn sges_of(&mut self, wr: &'c abi::Wr) -> &'c [abi::Sge] {
+        let count = usize::from(wr.num_sge);
+        if count <= 1 {
+            return core::slice::from_ref(&wr.sge).get(..count).unwrap_or(&[]);
+        }
+        let (list, rest) = self.sges.split_at_checked(count).unwrap_or_default();
+        self.sges = rest;
+        list
+    }
+
+    /// Returns the `length` bytes of inline data of the next request. What is in buffers is not there
+    /// yet.
+    pub(super) fn inline(&mut self, length: u32) -> &'c mut [u8] {
+        let length = length as usize;
+        // As `copy_inline` decides.
+        if length <= self.near.len() {
+            take(&mut self.near, length)
+        } else {
+            take(&mut self.far, length)
+        }
+    }
+}
+
+/// Removes the first `length` bytes from `from`, and returns them; none if it has fewer.
+fn take<'c>(from: &mut &'c mut [u8], length: usize) -> &'c mut [u8] {
+    let all = core::mem::take(from);
+    let (first, rest) = all.split_at_mut_checked(length).unwrap_or_default();
+    *from = rest;
+    first
+}
+
+/// Returns whether `wr` has data outside of its struct.
 #[inline(always)]
 fn has_data(wr: &abi::Wr) -> bool {
-    wr.num_sge > 1 || wr.num_sge == 1 && wr.flags & abi::SEND_INLINE != 0 && wr.sge.buffer == 0
+    wr.num_sge > 1 || wr.num_sge == 1 && wr.flags & abi::SEND_INLINE != 0
 }
 
 /// Checks a request that was copied. Fails with the errno for the caller.
@@ -106,11 +136,12 @@ fn errno(refusal: Refusal) -> Error {
 }
 
 /// Copies requests to `room`, from number `first` on, as many as it takes, up to the first one that
-/// cannot be copied.
+/// cannot be copied. `near` is room for their inline data.
 pub(super) fn copy<'a>(
     source: Source<'_>,
     first: u32,
     room: &'a mut [MaybeUninit<abi::Wr>],
+    near: &'a mut [u8],
 ) -> Copied<'a> {
     let (wrs, result): (&[abi::Wr], Result) = match source {
         Source::One(wr) => match room.first_mut() {
@@ -133,9 +164,9 @@ pub(super) fn copy<'a>(
     let mut copied = Copied {
         wrs,
         result,
-        data: KVVec::new(),
-        sges: KVVec::new(),
-        inline: KVVec::new(),
+        sges: LateVec::new(),
+        near,
+        far: LateVec::new(),
     };
     if wrs.iter().any(has_data) {
         copied.copy_data();
@@ -149,8 +180,9 @@ impl<'a> Copied<'a> {
     #[cold]
     fn copy_data(&mut self) {
         let wrs = self.wrs;
+        let mut near = &mut *self.near;
         for (index, wr) in numbered(wrs.iter()).filter(|(_, wr)| has_data(wr)) {
-            if let Err(error) = self.copy_one(index, wr) {
+            if let Err(error) = copy_one(wr, &mut self.sges, &mut near, &mut self.far) {
                 self.wrs = wrs.get(..index as usize).unwrap_or(&[]);
                 self.result = Err(error);
                 return;
@@ -158,42 +190,47 @@ impl<'a> Copied<'a> {
         }
     }
 
-    /// Copies what request number `index` points to.
-    fn copy_one(&mut self, index: u32, wr: &abi::Wr) -> Result {
-        checked(wr)?;
-        let first_sge = self.sges.len();
-        match wr.num_sge {
-            1 => self.sges.push(wr.sge, GFP_KERNEL_ACCOUNT)?,
-            count => append_array(wr.sge.offset, count.into(), &mut self.sges)?,
-        }
-        let list = self.sges.get(first_sge..).unwrap_or(&[]);
-        let inline_at = self.inline.len();
-        copy_inline(&mut self.inline, list, wr.flags & abi::SEND_INLINE != 0)?;
-        let data = WrData {
-            index,
-            first_sge,
-            num_sge: list.len(),
-            inline_at,
-            inline_len: self.inline.len().saturating_sub(inline_at),
+    /// Returns the requests, and what they have outside of their structs.
+    pub(super) fn parts(&mut self) -> (&[abi::Wr], Outside<'_>) {
+        let outside = Outside {
+            sges: &self.sges,
+            near: &mut *self.near,
+            far: &mut self.far,
         };
-        Ok(self.data.push(data, GFP_KERNEL_ACCOUNT)?)
-    }
-
-    /// Returns the elements and the inline data of a request.
-    pub(super) fn of(&self, data: &WrData) -> (&[abi::Sge], &[u8]) {
-        let (sge, byte) = (data.first_sge, data.inline_at);
-        let sges = self.sges.get(sge..sge.saturating_add(data.num_sge));
-        let inline = self.inline.get(byte..byte.saturating_add(data.inline_len));
-        (sges.unwrap_or(&[]), inline.unwrap_or(&[]))
+        (self.wrs, outside)
     }
 }
 
-/// Checks the length of a request with these elements, and appends its inline data to `inline` if
-/// that is in user memory.
+/// Copies what a request points to: appends its elements to `sges`, and its inline data to `near` or
+/// `far`.
+fn copy_one(
+    wr: &abi::Wr,
+    sges: &mut LateVec<abi::Sge>,
+    near: &mut &mut [u8],
+    far: &mut LateVec<u8>,
+) -> Result {
+    checked(wr)?;
+    let first = sges.len();
+    let list = if wr.num_sge > 1 {
+        append_array(wr.sge.offset, wr.num_sge.into(), sges.made())?;
+        sges.get(first..).unwrap_or(&[])
+    } else {
+        core::slice::from_ref(&wr.sge)
+    };
+    copy_inline(list, wr.flags & abi::SEND_INLINE != 0, near, far)
+}
+
+/// Checks the length of a request with these elements, and takes room for its inline data, which it
+/// copies if that is in user memory.
 ///
 /// Inline data in buffers is copied later, when the buffers are looked up. Returns [`EMSGSIZE`] for
 /// a request that is too long, [`EINVAL`] for inline data in both.
-fn copy_inline(inline: &mut KVVec<u8>, sges: &[abi::Sge], is_inline: bool) -> Result {
+fn copy_inline(
+    sges: &[abi::Sge],
+    is_inline: bool,
+    near: &mut &mut [u8],
+    far: &mut LateVec<u8>,
+) -> Result {
     let length = sges
         .iter()
         .map(|sge| u64::from(sge.length))
@@ -206,20 +243,27 @@ fn copy_inline(inline: &mut KVVec<u8>, sges: &[abi::Sge], is_inline: bool) -> Re
     if length > most {
         return Err(EMSGSIZE);
     }
-    if !is_inline || sges.iter().all(|sge| sge.buffer != 0) {
+    if !is_inline {
         return Ok(());
     }
-    if sges.iter().any(|sge| sge.buffer != 0) {
+    let in_buffers = sges.iter().any(|sge| sge.buffer != 0);
+    if in_buffers && sges.iter().any(|sge| sge.buffer == 0) {
         return Err(EINVAL);
     }
-    let mut to = inline.len();
-    let total = to.saturating_add(length as usize);
-    inline.resize(total, 0, GFP_KERNEL_ACCOUNT)?;
+    let length = length as usize;
+    let mut data = if length <= near.len() {
+        take(near, length)
+    } else {
+        let first = far.len();
+        far.made()
+            .resize(first.saturating_add(length), 0, GFP_KERNEL_ACCOUNT)?;
+        far.get_mut(first..).unwrap_or_default()
+    };
+    if in_buffers {
+        return Ok(());
+    }
     for sge in sges {
-        let end = to.saturating_add(sge.length as usize);
-        let part = inline.get_mut(to..end).ok_or(EINVAL)?;
-        read_bytes(sge.offset, part)?;
-        to = end;
+        read_bytes(sge.offset, take(&mut data, sge.length as usize))?;
     }
     Ok(())
 }

@@ -40,6 +40,9 @@ pub(crate) use copy::Source;
 /// The most requests that are on the stack.
 const ON_STACK: usize = 8;
 
+/// The most bytes of inline data that are on the stack.
+const INLINE_ON_STACK: usize = 128;
+
 /// Requests of a command that are posted at a time.
 pub(crate) struct Part {
     /// The queue of the first of them, 0 without one.
@@ -89,7 +92,8 @@ impl<'a> Requests<'a> {
     ) -> (u32, Result) {
         let mut room = [const { MaybeUninit::uninit() }; ON_STACK];
         let mut places = [const { Place::uninit() }; ON_STACK];
-        self.post_in(&mut room, &mut places, device, enter)
+        let mut inline = [0; INLINE_ON_STACK];
+        self.post_in(&mut room, &mut places, &mut inline, device, enter)
     }
 
     #[inline(never)]
@@ -104,7 +108,7 @@ impl<'a> Requests<'a> {
         };
         let (wrs, places) = (&mut room.wrs, &mut room.places);
         let (wrs, places) = (wrs.spare_capacity_mut(), places.spare_capacity_mut());
-        let outcome = self.post_in(wrs, places, device, enter);
+        let outcome = self.post_in(wrs, places, &mut [], device, enter);
         self.file.give_room(room);
         outcome
     }
@@ -115,6 +119,7 @@ impl<'a> Requests<'a> {
         &self,
         room: &mut [MaybeUninit<abi::Wr>],
         places: &mut [Place],
+        inline: &mut [u8],
         device: &mut Option<DeviceGuard<'a>>,
         mut enter: impl FnMut(&ObjectTable, Part) -> Result,
     ) -> (u32, Result) {
@@ -123,7 +128,7 @@ impl<'a> Requests<'a> {
         loop {
             // Not over a copy: user space decides how long that takes.
             *device = None;
-            let copied = copy::copy(self.source, posted, room);
+            let mut copied = copy::copy(self.source, posted, room, inline);
             let end = posted.saturating_add(copied.wrs.len() as u32);
             let part = Part {
                 queue: copied.wrs.first().map_or(0, |wr| wr.qp),
@@ -134,6 +139,8 @@ impl<'a> Requests<'a> {
                 Ok(guard) => device.insert(guard),
                 Err(error) => return (posted, Err(error)),
             };
+            let after = copied.result;
+            let (wrs, outside) = copied.parts();
             // Dropped without the lock of the table, which must not be held for so long.
             let mut scratch = Scratch::new(places);
             let table = self.file.table().read();
@@ -146,10 +153,10 @@ impl<'a> Requests<'a> {
                 command: self.command,
                 base: posted,
             };
-            let (more, result) = run::post(&ctx, &copied, &mut scratch);
+            let (more, result) = run::post(&ctx, wrs, outside, &mut scratch);
             drop(table);
             posted = posted.saturating_add(more);
-            let result = result.and(copied.result);
+            let result = result.and(after);
             if result.is_err() || end >= count {
                 return (posted, result);
             }

@@ -7,8 +7,7 @@
 
 use super::copy::{
     checked,
-    Copied,
-    WrData, //
+    Outside, //
 };
 use crate::{
     counters::start_ns,
@@ -71,10 +70,6 @@ use crate::{
         }, //
     }, //
 };
-use core::{
-    iter::Peekable,
-    slice::Iter, //
-};
 use kernel::prelude::*;
 
 /// The environment of requests.
@@ -97,22 +92,27 @@ impl Ctx<'_> {
     }
 }
 
-/// Posts `copied`, in order, up to the first request that is refused. Returns how many were posted,
-/// and the error of that one.
-pub(super) fn post(ctx: &Ctx<'_>, copied: &Copied<'_>, scratch: &mut Scratch<'_>) -> (u32, Result) {
+/// Posts the requests `wrs`, in order, up to the first one that is refused. Returns how many were
+/// posted, and the error of that one.
+pub(super) fn post<'s>(
+    ctx: &Ctx<'_>,
+    wrs: &'s [abi::Wr],
+    outside: Outside<'s>,
+    scratch: &mut Scratch<'s>,
+) -> (u32, Result) {
     let mut cache = Cache {
         reservation: None,
         buffer: None,
-        data: copied.data.iter().peekable(),
+        outside,
     };
     let mut posted = 0u32;
-    while let Some(rest @ [first, ..]) = copied.wrs.get(posted as usize..) {
+    while let Some(rest @ [first, ..]) = wrs.get(posted as usize..) {
         let queue = match QueueRun::find(ctx, rest) {
             Ok(queue) => queue,
             // What is wrong with the request itself takes precedence.
             Err(error) => return (posted, Err(checked(first).err().unwrap_or(error))),
         };
-        let (count, result) = queue.post(ctx, copied, posted, scratch, &mut cache);
+        let (count, result) = queue.post(ctx, rest, posted, scratch, &mut cache);
         posted = posted.saturating_add(count);
         if result.is_err() {
             return (posted, result);
@@ -214,15 +214,15 @@ struct Known<'a> {
 }
 
 /// What a request may use of those before it.
-struct Cache<'a> {
+struct Cache<'a, 's> {
     reservation: Option<CqReservation<'a>>,
     /// The last buffer.
     buffer: Option<Known<'a>>,
-    /// The data of the requests from the current one on.
-    data: Peekable<Iter<'a, WrData>>,
+    /// What the requests from the current one on have outside of their structs.
+    outside: Outside<'s>,
 }
 
-impl<'a> Cache<'a> {
+impl<'a> Cache<'a, '_> {
     /// Looks up a buffer. Returns [`ENOENT`] or [`ebadfd`].
     #[inline(always)]
     fn buffer(&mut self, table: &'a ObjectTable, handle: u32) -> Result<&Known<'a>> {
@@ -275,22 +275,12 @@ fn operation_of(wr: &abi::Wr) -> Plain {
     Plain::new(opcode, wr.imm_data).on(wr.remote_addr, wr.rkey)
 }
 
-/// A request, its number in what was copied, and the number of requests of the run from it on.
+/// A request, and the number of requests of the run from it on.
 #[derive(Clone, Copy)]
-struct Item<'a> {
-    wr: &'a abi::Wr,
+struct Item<'s> {
+    wr: &'s abi::Wr,
     rule: Rule,
-    index: u32,
     left: u32,
-}
-
-/// The data of a request that does not have one element.
-struct ItemData<'a> {
-    sges: &'a [abi::Sge],
-    /// Its inline data if that was copied from user memory.
-    inline: &'a [u8],
-    /// Bytes of all elements.
-    length: u32,
 }
 
 /// Consecutive requests for the same queue, and what is looked up or checked once for them.
@@ -390,17 +380,18 @@ impl<'a> QueueRun<'a> {
         Ok(())
     }
 
-    /// Builds the requests, which begin with number `first` of `copied`, up to the first one that is
-    /// refused, and posts them. Returns how many were posted, and the error of the one after them.
-    fn post(
+    /// Builds the requests, which `wrs` begins with, up to the first one that is refused, and posts
+    /// them. The first one is number `first` of what was copied. Returns how many were posted, and the
+    /// error of the one after them.
+    fn post<'s>(
         &self,
         ctx: &Ctx<'a>,
-        copied: &Copied<'_>,
+        wrs: &'s [abi::Wr],
         first: u32,
-        scratch: &mut Scratch<'_>,
-        cache: &mut Cache<'a>,
+        scratch: &mut Scratch<'s>,
+        cache: &mut Cache<'a, 's>,
     ) -> (u32, Result) {
-        let Some(wrs @ [head, ..]) = copied.wrs.get(first as usize..) else {
+        let Some(head) = wrs.first() else {
             return (0, Ok(()));
         };
         let start_ns = start_ns();
@@ -409,9 +400,7 @@ impl<'a> QueueRun<'a> {
         let (mut built, count) = (0u32, self.count);
         for (at, wr) in numbered(wrs.iter().take(count as usize)) {
             if refused.is_ok() {
-                let index = first.wrapping_add(at);
-                let left = count.wrapping_sub(at);
-                refused = self.build(ctx, (wr, index, left), copied, &mut run, cache);
+                refused = self.build(ctx, (wr, count.wrapping_sub(at)), &mut run, cache);
             }
             if refused.is_err() {
                 break;
@@ -454,16 +443,15 @@ impl<'a> QueueRun<'a> {
         Ok(())
     }
 
-    /// Checks the request `wr`, which is number `index` of `copied`, and builds it in `run`. `left`
-    /// requests of the run are left, with this one.
+    /// Checks the request `wr`, and builds it in `run`. `left` requests of the run are left, with this
+    /// one.
     #[inline(always)]
-    fn build(
+    fn build<'s>(
         &self,
         ctx: &Ctx<'a>,
-        (wr, index, left): (&abi::Wr, u32, u32),
-        copied: &Copied<'_>,
-        run: &mut Run<'_, '_, Completions>,
-        cache: &mut Cache<'a>,
+        (wr, left): (&'s abi::Wr, u32),
+        run: &mut Run<'_, 's, Completions>,
+        cache: &mut Cache<'a, 's>,
     ) -> Result {
         let rule = checked(wr)?;
         let length = wr.sge.length;
@@ -482,13 +470,7 @@ impl<'a> QueueRun<'a> {
             }
         }
         let Some(local) = local else {
-            let item = Item {
-                wr,
-                rule,
-                index,
-                left,
-            };
-            return self.build_other(ctx, item, copied, run, cache);
+            return self.build_other(ctx, Item { wr, rule, left }, run, cache);
         };
         let must_report = self.admit(ctx, wr, left, run, cache)?;
         let flags = self.flags(ctx, wr, must_report);
@@ -511,33 +493,37 @@ impl<'a> QueueRun<'a> {
     /// Does what [`Self::build`] does for a request that does not use one key for one element, and one
     /// that [is special](Self::is_special).
     #[inline(never)]
-    fn build_other(
+    fn build_other<'s>(
         &self,
         ctx: &Ctx<'a>,
-        item: Item<'_>,
-        copied: &Copied<'_>,
-        run: &mut Run<'_, '_, Completions>,
-        cache: &mut Cache<'a>,
+        item: Item<'s>,
+        run: &mut Run<'_, 's, Completions>,
+        cache: &mut Cache<'a, 's>,
     ) -> Result {
-        let Item { wr, index, .. } = item;
-        let (sges, inline) = match cache.data.next_if(|data| data.index == index) {
-            Some(data) => copied.of(data),
-            None if wr.num_sge == 0 => (&[][..], &[][..]),
-            None if u64::from(wr.sge.length) > MAX_MESSAGE => return Err(EMSGSIZE),
-            None => (core::slice::from_ref(&wr.sge), &[][..]),
-        };
+        let wr = item.wr;
+        let sges = cache.outside.sges_of(wr);
+        if let [sge] = sges {
+            if u64::from(sge.length) > MAX_MESSAGE {
+                return Err(EMSGSIZE);
+            }
+        }
         self.check_opcode(wr.opcode)?;
         let length = self.check_memory(ctx, item, sges, cache)?;
         let operation = self.operation(ctx.table, item, length)?;
         let must_report = self.admit(ctx, wr, item.left, run, cache)?;
         let flags = self.flags(ctx, wr, must_report);
-        let data = ItemData {
-            sges,
-            inline,
-            length,
+        let pushed = if wr.flags & abi::SEND_INLINE != 0 {
+            let inline = cache.outside.inline(length);
+            read_buffers(ctx.table, sges, inline)
+                .and_then(|()| run.push_other(&operation, flags, Data::Inline(inline)))
+        } else {
+            let mut locals = sges
+                .iter()
+                .filter(|sge| sge.length > 0)
+                .filter_map(|sge| Some((ctx.table.buffer(sge.buffer).ok()?, sge)))
+                .flat_map(|(buffer, sge)| buffer.locals(sge.offset, sge.length));
+            run.push_other(&operation, flags, Data::Many(&mut locals))
         };
-        let is_inline = wr.flags & abi::SEND_INLINE != 0;
-        let pushed = push_other(ctx.table, run, is_inline, data, (&operation, flags));
         if pushed.is_err() {
             Self::give_back(cache);
             return pushed;
@@ -557,7 +543,7 @@ impl<'a> QueueRun<'a> {
         ctx: &Ctx<'a>,
         sge: &abi::Sge,
         rule: Rule,
-        cache: &'c mut Cache<'a>,
+        cache: &'c mut Cache<'a, '_>,
     ) -> Result<&'c Known<'a>> {
         let known = cache.buffer(ctx.table, sge.buffer)?;
         if !core::ptr::eq(known.pd, self.pd) {
@@ -582,7 +568,7 @@ impl<'a> QueueRun<'a> {
         ctx: &Ctx<'a>,
         item: Item<'_>,
         sges: &[abi::Sge],
-        cache: &mut Cache<'a>,
+        cache: &mut Cache<'a, '_>,
     ) -> Result<u32> {
         let is_inline = item.wr.flags & abi::SEND_INLINE != 0;
         if !is_inline && sges.len() > self.max_sge as usize {
@@ -613,7 +599,7 @@ impl<'a> QueueRun<'a> {
         wr: &abi::Wr,
         left: u32,
         run: &mut Run<'_, '_, Completions>,
-        cache: &mut Cache<'a>,
+        cache: &mut Cache<'a, '_>,
     ) -> Result<bool> {
         if wr.flags & abi::REQUEST_TIMEOUT != 0 {
             run.expect_deadlines()?;
@@ -636,7 +622,7 @@ impl<'a> QueueRun<'a> {
 
     /// Returns the room of a request that was not built.
     #[cold]
-    fn give_back(cache: &mut Cache<'a>) {
+    fn give_back(cache: &mut Cache<'a, '_>) {
         if let Some(reservation) = &mut cache.reservation {
             reservation.give(1);
         }
@@ -713,38 +699,11 @@ impl<'a> QueueRun<'a> {
     }
 }
 
-/// Builds a request that does not use one key for one element.
-fn push_other(
-    table: &ObjectTable,
-    run: &mut Run<'_, '_, Completions>,
-    is_inline: bool,
-    data: ItemData<'_>,
-    (operation, flags): (&Operation<'_>, Flags),
-) -> Result {
-    if is_inline {
-        let length = data.length as usize;
-        let mut copy = |slot: &mut [u8]| copy_inline(table, &data, slot);
-        let copy = &mut copy;
-        return run.push_other(operation, flags, Data::Inline { length, copy });
-    }
-    let mut locals = data
-        .sges
-        .iter()
-        .filter(|sge| sge.length > 0)
-        .filter_map(|sge| Some((table.buffer(sge.buffer).ok()?, sge)))
-        .flat_map(|(buffer, sge)| buffer.locals(sge.offset, sge.length));
-    run.push_other(operation, flags, Data::Many(&mut locals))
-}
-
-/// Copies the inline data of a request to `slot`.
-fn copy_inline(table: &ObjectTable, data: &ItemData<'_>, slot: &mut [u8]) -> Result {
-    if slot.len() == data.inline.len() {
-        // `copy` has copied the data from user memory.
-        slot.copy_from_slice(data.inline);
-        return Ok(());
-    }
-    let mut rest = slot;
-    for sge in data.sges {
+/// Copies the inline data of a request that is in buffers to `inline`. What is in user memory was
+/// copied before.
+fn read_buffers(table: &ObjectTable, sges: &[abi::Sge], inline: &mut [u8]) -> Result {
+    let mut rest = inline;
+    for sge in sges.iter().filter(|sge| sge.buffer != 0) {
         let (part, tail) = rest
             .split_at_mut_checked(sge.length as usize)
             .ok_or(EMSGSIZE)?;
