@@ -608,13 +608,20 @@ def test_stops_when_full(r):
     *got, arg = a.file.try_submit(sends[depth:], cq=a.cq.handle, min_complete=1, timeout_ns=hang)
     r.equal("the first finds no room: EAGAIN, nothing is posted", got, ["EAGAIN", 0, "EAGAIN"])
     r.equal("... and nothing waits", (arg.wait_error, arg.timeout_ns), (0, hang))
+    errors = {a.file.try_submit(sends[depth:])[:3] for _ in range(100)}
+    r.equal("... nor does it 100 times more", errors, {("EAGAIN", 0, "EAGAIN")})
+    # The room of these in the completion queue has come back.
     other = Qp(a.file, a.pd, a.cq)
     other.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=a.file.port)
     recvs = [other.wr("RECV", a.buffer, 0, 8, user_data=100 + i) for i in range(2)]
     *got, _ = a.file.try_submit([*recvs, sends[0], *recvs])
     r.equal("a full queue after another one: that one's are posted", got, ["none", 2, "EAGAIN"])
-    # The requests keep the memory, also those before the one that was stopped.
+    # The requests keep the memory, also those before the one that was stopped. A mapping would keep it, too.
+    spare.map.close()
     a.file.destroy(spare.handle)
+    # If it were free, these would take it.
+    for later in [Buffer(a.file, a.pd, 4096) for _ in range(64)]:
+        later.map[:] = pattern(7, 4096)
     b.file.submit([b.qp.wr("RECV", b.buffer, 64 * i, 64) for i in range(depth)])
     done = [(c.user_data, c.status) for c in a.cq.wait(depth)]
     r.equal("the posted sends succeed when their buffer is destroyed", done, [(i, 0) for i in range(depth)])
