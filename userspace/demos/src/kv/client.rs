@@ -18,6 +18,8 @@ use twox_hash::XxHash3_64;
 
 /// How long a server may take for a request.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the two halves of a read that is slow on purpose are apart at most.
+const MOMENT: Duration = Duration::from_secs(2);
 /// Requests in one list.
 const LIST: usize = 64;
 /// Bytes that one list may read.
@@ -155,11 +157,9 @@ impl Remote {
     fn stall(&mut self, (at, len): (u64, usize)) -> Result<Vec<u8>> {
         let half = len / 16 * 8;
         let first = self.read_list(&[(at, half)])?.concat();
-        for _ in 0..100 {
-            if self.read_list(&[(at, half)])?.concat() != first {
-                break;
-            }
-        }
+        // Not for so many reads: the writers may get no CPU for longer than those take.
+        let begin = Instant::now();
+        while begin.elapsed() < MOMENT && self.read_list(&[(at, half)])?.concat() == first {}
         let second = self.read_list(&[(at + half as u64, len - half)])?.concat();
         Ok([first, second].concat())
     }
