@@ -18,7 +18,9 @@ use rust_ulp::{
     Status,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::hash_map::RandomState;
 use std::fmt::Display;
+use std::hash::{BuildHasher, Hasher};
 use std::net::TcpStream;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::AtomicBool;
@@ -63,6 +65,9 @@ enum Role {
         /// Make this classic mistake, and explain its symptom.
         #[arg(long = "break", value_enum, value_name = "WHAT")]
         mistake: Option<Mistake>,
+        /// Show the outcome alone, and ask which mistake it was; the status is 1 when the answer is wrong.
+        #[arg(short, long, requires = "mistake")]
+        quiet: bool,
         #[command(flatten)]
         data: Data,
         #[command(flatten)]
@@ -141,9 +146,34 @@ enum Mistake {
     Loss,
     /// A short buffer, and no flow control. As root; it sets a rule of nft.
     Pfc,
+    /// One of the others.
+    Random,
 }
 
 impl Mistake {
+    /// All that can be made.
+    const ALL: [Self; 8] = [
+        Self::Gid,
+        Self::Psn,
+        Self::Rnr,
+        Self::Rkey,
+        Self::Mtu,
+        Self::Timeout,
+        Self::Loss,
+        Self::Pfc,
+    ];
+
+    /// Returns the mistake; a drawn one for [`Self::Random`].
+    fn drawn(self) -> Self {
+        if self != Self::Random {
+            return self;
+        }
+        // Each state has a key of its own, which is random.
+        let number = RandomState::new().build_hasher().finish() as usize;
+        let drawn = Self::ALL.get(number % Self::ALL.len());
+        drawn.copied().unwrap_or(Self::Gid)
+    }
+
     fn name(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |value| value.get_name().to_owned())
@@ -161,6 +191,7 @@ impl Mistake {
                 Status::RetryExceeded,
             ],
             Self::Loss | Self::Pfc => &[Status::Success, Status::RetryExceeded],
+            Self::Random => &[],
         }
     }
 
@@ -211,18 +242,23 @@ fn counters(device: &str) -> Result<Vec<(String, u64)>> {
 struct Teller {
     lang: Lang,
     pause: bool,
+    /// Nothing is shown: it would tell the mistake.
+    quiet: bool,
     step: u32,
 }
 
 impl Teller {
     /// Prints the title of a step, and the functions of libibverbs that it stands for.
     fn step(&mut self, key: &str, verbs: &str) -> Result<()> {
-        if self.pause && self.step > 0 {
+        self.step += 1;
+        if self.quiet {
+            return Ok(());
+        }
+        if self.pause && self.step > 1 {
             message!("    {}", self.lang.text(TEXTS, "pause"));
             // The end of the input is as good as Enter.
             std::io::stdin().read_line(&mut String::new())?;
         }
-        self.step += 1;
         let title = self.lang.text(TEXTS, &format!("step.{key}"));
         let verbs = if verbs.is_empty() {
             String::new()
@@ -238,6 +274,9 @@ impl Teller {
     }
 
     fn explained(&self, name: &str, value: impl Display, meaning: &str) -> Result<()> {
+        if self.quiet {
+            return Ok(());
+        }
         print(&format!(
             "    {name:20} = {value}\n    {:20}   {meaning}",
             ""
@@ -246,6 +285,9 @@ impl Teller {
 
     /// Prints the state machine, with the state of the queue pair marked.
     fn state(&self, now: QpState) -> Result<()> {
+        if self.quiet {
+            return Ok(());
+        }
         let states = [
             (QpState::Reset, "RESET"),
             (QpState::Init, "INIT"),
@@ -280,6 +322,7 @@ struct Hello {
     rkey: u32,
     rounds: u32,
     mistake: Option<Mistake>,
+    quiet: bool,
 }
 
 struct Tcp(TcpStream);
@@ -314,10 +357,11 @@ struct End {
 
 impl End {
     /// Creates all objects that do not depend on the peer.
-    fn make(common: &Common) -> Result<Self> {
+    fn make(common: &Common, quiet: bool) -> Result<Self> {
         let mut t = Teller {
             lang: common.lang.get(),
             pause: common.pause,
+            quiet,
             step: 0,
         };
         t.step("devices", "ibv_get_device_list")?;
@@ -415,6 +459,7 @@ impl End {
             rkey: remote.rkey(),
             rounds,
             mistake,
+            quiet: self.teller.quiet,
         }
     }
 
@@ -619,7 +664,7 @@ fn ready(t: &mut Teller, tcp: &Tcp) -> Result<()> {
 }
 
 fn server(listen: &str, common: &Common) -> Result<()> {
-    let mut end = End::make(common)?;
+    let mut end = End::make(common, false)?;
     end.teller.step("exchange", "")?;
     let listener = Listener::bind(Some(&end.device), listen)?;
     message!("listening at {}", listener.local_addr()?);
@@ -628,6 +673,7 @@ fn server(listen: &str, common: &Common) -> Result<()> {
     let tcp = Tcp(accepted.context("interrupted")?.0);
     let theirs = tcp.receive()?;
     let mistake = theirs.mistake;
+    end.teller.quiet = theirs.quiet;
     let (peer, _) = end.told(&theirs)?;
     tcp.send(&end.hello(0, None))?;
     if mistake != Some(Mistake::Rnr) {
@@ -669,9 +715,32 @@ fn server(listen: &str, common: &Common) -> Result<()> {
     Ok(())
 }
 
-fn client(host: &str, mistake: Option<Mistake>, data: &Data, common: &Common) -> Result<()> {
+/// Shows what a host sees of the mistake, and asks for its name. Whether the answer is right.
+fn ask(t: &Teller, mistake: Mistake, connected: &Connected, done: &Completion) -> Result<bool> {
+    let (status, counted) = (done.status, connected.counted()?);
+    let names = Mistake::ALL.map(Mistake::name).join(" ");
+    print(&format!("status = {} ({})", status.name(), status.code()))?;
+    print(&format!("counters = {counted}"))?;
+    print(&format!("{} {names}", t.lang.text(TEXTS, "which")))?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    let right = answer.trim() == mistake.name();
+    let verdict = t.lang.text(TEXTS, if right { "right" } else { "wrong" });
+    print(&format!("{verdict} {}", mistake.name()))?;
+    Ok(right)
+}
+
+/// Whether the mistake was named, if there was a question.
+fn client(
+    host: &str,
+    mistake: Option<Mistake>,
+    quiet: bool,
+    data: &Data,
+    common: &Common,
+) -> Result<bool> {
+    let mistake = mistake.map(Mistake::drawn);
     let mut text = data.bytes()?;
-    let mut end = End::make(common)?;
+    let mut end = End::make(common, quiet)?;
     end.teller.step("exchange", "")?;
     let tcp = Tcp(TcpStream::connect(host)
         .with_context(|| format!("{host}: is `ulp steps serve` running there?"))?);
@@ -711,8 +780,12 @@ fn client(host: &str, mistake: Option<Mistake>, data: &Data, common: &Common) ->
         if done.status == Status::Success && !mistake.statuses().contains(&Status::Success) {
             bail!("the request succeeded in spite of the mistake");
         }
+        // The peer need not wait for the answer.
+        tcp.meet()?;
+        let right = !quiet || ask(&t, mistake, &connected, &done)?;
+        t.quiet = false;
         explain(&mut t, mistake, &connected, &done)?;
-        return tcp.meet();
+        return Ok(right);
     }
     for _ in 0..data.rounds {
         buffer.write_at(0, &text)?;
@@ -734,7 +807,8 @@ fn client(host: &str, mistake: Option<Mistake>, data: &Data, common: &Common) ->
     }
     t.step("end", "ibv_modify_qp, ibv_destroy_qp")?;
     qp.modify(QpAttr::to(QpState::Err))?;
-    t.state(qp.query()?.state)
+    t.state(qp.query()?.state)?;
+    Ok(true)
 }
 
 impl Steps {
@@ -744,9 +818,15 @@ impl Steps {
             Role::Connect {
                 host,
                 mistake,
+                quiet,
                 data,
                 common,
-            } => client(&address(host, common.port), *mistake, data, common)?,
+            } => {
+                let host = address(host, common.port);
+                if !client(&host, *mistake, *quiet, data, common)? {
+                    return Ok(ExitCode::FAILURE);
+                }
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -760,7 +840,7 @@ mod tests {
     #[test]
     fn both_languages_have_the_same_keys() {
         let english = keys(TEXTS);
-        for mistake in Mistake::value_variants() {
+        for mistake in Mistake::ALL {
             for part in ["mistake", "symptom", "cure"] {
                 let key = format!("{}.{part}", mistake.name());
                 assert!(english.contains(&*key), "{key}");
