@@ -20,6 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
+/* How long a lab waits for anything, in s: the check ends a program that hangs. */
+#define LAB_LONG 600
+
 /* Prints why, and ends the program with status 1. */
 static inline void lab_die(const char *format, ...)
 {
@@ -45,7 +48,7 @@ static inline void lab_check(int error, const char *what)
 static inline FILE *lab_connect(const char *address)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *found;
-	struct timeval limit = { .tv_sec = 20 };
+	struct timeval limit = { .tv_sec = LAB_LONG };
 	char host[64];
 	const char *colon = strrchr(address, ':');
 	int fd;
@@ -203,10 +206,10 @@ static inline int lab_ipv4_index(struct ibv_context *context)
 	return -1;
 }
 
-/* The next completion; the program ends when none comes in 20 s. */
+/* The next completion; the program ends when none comes. */
 static inline struct ibv_wc lab_completion(struct ibv_cq *cq)
 {
-	time_t end = time(NULL) + 20;
+	time_t end = time(NULL) + LAB_LONG;
 	struct ibv_wc wc;
 	int n;
 

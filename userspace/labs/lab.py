@@ -8,6 +8,7 @@ line of JSON: `key` is null, or names the assertion that failed, for which hints
 
 import contextlib
 import ctypes
+import glob
 import ipaddress
 import json
 import mmap
@@ -24,6 +25,8 @@ import time
 from typing import NamedTuple
 
 PATIENCE = int(os.environ.get("ULP_PATIENCE") or 5)
+# So many seconds at most a deadline counts between two looks at it: a machine that stalls takes none of it.
+STEP = 0.25
 TRACEFS = "/sys/kernel/tracing"
 TRACING = f"{TRACEFS}/instances/learn"
 HOST, HOST6, PORT = "10.9.0.1", "fd09::1", 18600
@@ -44,16 +47,30 @@ def expect(key, good, seen, expected):
         raise Failed(key, seen, expected)
 
 
-def seconds(count):
+class Limit:
     """A deadline, as long as this guest is slow. It tells a hang, and nothing else."""
+
+    def __init__(self, count):
+        self.seconds = self.left = count * PATIENCE
+        self.seen = time.monotonic()
+
+    def over(self):
+        now = time.monotonic()
+        self.left -= min(now - self.seen, STEP)
+        self.seen = now
+        return self.left < 0
+
+
+def seconds(count):
+    """A deadline by the clock, as long as this guest is slow."""
     return count * PATIENCE
 
 
 def until(condition, count=2):
     """Waits for the condition; what it returned, or None after that time."""
-    end = time.monotonic() + seconds(count)
+    limit = Limit(count)
     while not (got := condition()):
-        if time.monotonic() > end:
+        if limit.over():
             return None
         time.sleep(0.005)
     return got
@@ -61,7 +78,7 @@ def until(condition, count=2):
 
 def run(*command):
     """What a command prints. That it fails is no mistake of the learner's."""
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds(10)).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60 * PATIENCE).stdout
 
 
 def write(path, text):
@@ -112,11 +129,35 @@ class Program:
 
     def wait(self, count=4):
         """Its status; a program that goes on is a failure."""
-        try:
-            return self.process.wait(seconds(count))
-        except subprocess.TimeoutExpired:
+        if not until(lambda: self.status() is not None, count):
             self.stop()
-            raise Failed("time", f"no end after {seconds(count)} s; it says: {self.last()}", "an end") from None
+            raise Failed("time", f"no end after {count * PATIENCE} s; it says: {self.last()}", "an end")
+        return self.status()
+
+    def rest(self):
+        """Waits until the program waits: it sleeps, and nothing has woken it between some looks in a row."""
+        before, same = None, 0
+
+        def look():
+            nonlocal before, same
+            time.sleep(0.05)
+            now = self._sleeps()
+            same = same + 1 if now and now == before else 0
+            before = now
+            return same == 10 or self.status() is not None
+
+        until(look, 4)
+
+    def _sleeps(self):
+        """How often each thread has slept, or nothing when one of them runs."""
+        found = []
+        for path in sorted(glob.glob(f"/proc/{self.pid}/task/*/status")):
+            with contextlib.suppress(OSError), open(path) as f:
+                fields = dict(re.findall(r"^(\w+):\s+(\w+)", f.read(), re.MULTILINE))
+                if fields["State"] != "S":
+                    return []
+                found.append(fields["voluntary_ctxt_switches"])
+        return found
 
     def stop(self):
         self.process.kill()
@@ -165,12 +206,12 @@ class Wire:
 
     def line(self, count=3):
         """The next line; None when the program has closed the connection."""
-        end = time.monotonic() + seconds(count)
+        limit = Limit(count)
         while b"\n" not in self.rest:
             if self._more() == "closed":
                 return None
-            if time.monotonic() > end:
-                raise Failed("time", f"no line after {seconds(count)} s; it says: {self.program.last()}", "a line")
+            if limit.over():
+                raise Failed("time", f"no line after {limit.seconds} s; it says: {self.program.last()}", "a line")
         line, _, self.rest = self.rest.partition(b"\n")
         return line.decode(errors="replace").strip()
 
@@ -354,7 +395,7 @@ class Capture:
         return self
 
     def _record(self):
-        while self.end is None or time.monotonic() < self.end:
+        while self.end is None or not self.end.over():
             try:
                 self.frames.append((time.time(), self.socket.recv(8192)))
             except TimeoutError:
@@ -363,7 +404,7 @@ class Capture:
 
     def __exit__(self, *_):
         # What is on its way comes before a silence of 0.1 s. A device that repeats for ever is never silent.
-        self.end = time.monotonic() + seconds(0.2)
+        self.end = Limit(0.2)
         self.thread.join()
         self.socket.close()
 
