@@ -443,12 +443,13 @@ def queue_pair(qpn, device="rxe2"):
 
 
 class Event(NamedTuple):
-    """A line of a trace: its place, seconds, the event without the module's name, its fields."""
+    """A line of a trace: its place, seconds, the event without the module's name, its fields, the thread."""
 
     place: int
     time: float
     name: str
     text: str
+    thread: int
 
 
 class Trace:
@@ -488,8 +489,8 @@ class Trace:
         """The lines in their order, of all processes or of one."""
         pattern = re.compile(r"^\s*.+-(\d+)\s+\[\d+\]\s+\S+\s+([\d.]+): (?:rust_ulp_)?(\w+): (.*)$")
         lines = [m for m in map(pattern.match, self.text.splitlines()) if m]
-        found = [(int(m[1]), Event(place, float(m[2]), m[3], m[4])) for place, m in enumerate(lines)]
-        return [event for of, event in found if pid in (None, of)]
+        found = [Event(place, float(m[2]), m[3], m[4], int(m[1])) for place, m in enumerate(lines)]
+        return [event for event in found if pid in (None, event.thread)]
 
 
 class Lab:
