@@ -61,11 +61,6 @@ class Limit:
         return self.left < 0
 
 
-def seconds(count):
-    """A deadline by the clock, as long as this guest is slow."""
-    return count * PATIENCE
-
-
 def until(condition, count=2):
     """Waits for the condition; what it returned, or None after that time."""
     limit = Limit(count)
