@@ -251,26 +251,6 @@ def by_the_connection_manager():
     )
 
 
-def by_tcp():
-    """The same messages over TCP."""
-    options = ["-e", "-n", "400", "--warmup", "40", "-l", "32", "--verify", "--backend", "tcp"]
-    want = {"test": "send", "backend": "tcp", "iterations": 400, "verified": 440, "lost": None}
-    run("sends by TCP", want, "send", "rate", SERVER, *options, "-q", "2")
-    # Longer than what one call reads, and less than a list fits into a socket.
-    run("large sends by TCP", want, "send", "bw", SERVER, *options, "-s", "200000", "-t", "32")
-    run("small sends by TCP, by polling", want, "send", "rate", SERVER, *options[1:], "-s", "1")
-    both = want | {"iterations": 800, "verified": 880}
-    run("sends by TCP in both directions", both, "send", "bw", SERVER, *options, "-b", "-s", "100000", "-t", "32")
-    threads = want | {"iterations": 800, "verified": 880}
-    run("sends by TCP on two threads", threads, "send", "rate", SERVER, *options, "--threads", "2", "-q", "2")
-    for mode, words in (("event", ["-e"]), ("poll", [])):
-        run(
-            f"latency by TCP, {mode}",
-            {"backend": "tcp", "mode": mode, "iterations": 20, "verified": 44},
-            *["send", "lat", SERVER, "-n", "20", "--warmup", "2", "--verify", "--backend", "tcp", *words],
-        )
-
-
 def lossy():
     """A line that drops every fourth packet, the first of the last messages among them."""
     nft = in_host("h1", "nft")
@@ -721,7 +701,6 @@ def main():
         transports()
         both_directions()
         by_the_connection_manager()
-        by_tcp()
         lossy()
         signaling()
         study()

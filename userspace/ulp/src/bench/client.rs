@@ -9,7 +9,6 @@ use super::loops::{self, Measured, Origin, Task};
 use super::machine::Machine;
 use super::progress::Progress;
 use super::stats::{Latencies, Row, Throughput};
-use super::tcp::TcpEnd;
 use super::uring::UringEnd;
 #[cfg(feature = "verbs")]
 use super::verbs::VerbsEnd;
@@ -112,7 +111,6 @@ fn with_server(
         }
         let row = match config.backend {
             Backend::Call => row::<CallEnd>(config, device, *size, &mut wire, stop, progress),
-            Backend::Tcp => row::<TcpEnd>(config, device, *size, &mut wire, stop, progress),
             Backend::Uring => row::<UringEnd>(config, device, *size, &mut wire, stop, progress),
             #[cfg(feature = "verbs")]
             Backend::Verbs => row::<VerbsEnd>(config, device, *size, &mut wire, stop, progress),
@@ -167,7 +165,7 @@ fn row<E: End>(
         size,
         ends: ends.iter().map(|end| EndAddress::of(config, end)).collect(),
     })?;
-    if config.by_address() {
+    if config.rdma_cm {
         dial_all(&mut ends, wire)?;
     }
     let theirs = match wire.receive()? {
@@ -210,7 +208,7 @@ fn row<E: End>(
     sum_up(config, size, &all, &theirs, control.stopped())
 }
 
-/// Connects the queue pairs of all ends by address.
+/// Connects the queue pairs of all ends by the connection manager.
 fn dial_all<E: End>(ends: &mut [E], wire: &mut Wire) -> Result<()> {
     let ports = match wire.receive()? {
         Message::Ports { ports } => ports,

@@ -112,8 +112,6 @@ pub enum Backend {
     Uring,
     /// libibverbs, if the tool is built with the feature `verbs`.
     Verbs,
-    /// The messages of send over TCP, to compare with.
-    Tcp,
 }
 
 impl std::fmt::Display for Backend {
@@ -122,7 +120,6 @@ impl std::fmt::Display for Backend {
             Self::Call => "call",
             Self::Uring => "uring",
             Self::Verbs => "verbs",
-            Self::Tcp => "tcp",
         })
     }
 }
@@ -308,15 +305,15 @@ impl Config {
             bail!("threads share an open device (--one-file) only when their requests go by /dev/rust_ulp");
         }
         self.check_transport()?;
-        self.check_by_address()?;
+        self.check_connection_manager()?;
         if self.bidirectional && !(self.list_test() && self.metric != Metric::Latency) {
             bail!("both directions (-b) are measured as bandwidth or rate");
         }
         if self.metric == Metric::Latency && self.qps != 1 && self.list_test() {
             bail!("latency is measured on one queue pair (-q) per thread");
         }
-        if !self.list_test() && [Backend::Uring, Backend::Tcp].contains(&self.backend) {
-            bail!("connections and registrations cannot use io_uring or TCP");
+        if !self.list_test() && self.backend == Backend::Uring {
+            bail!("connections and registrations cannot use io_uring");
         }
         if self.test.is_atomic() && self.sizes != [8] {
             bail!("an atomic operation has 8 bytes");
@@ -363,30 +360,18 @@ impl Config {
         Ok(())
     }
 
-    /// Checks what connections by address leave to the route.
-    fn check_by_address(&self) -> Result<()> {
-        let tcp = self.backend == Backend::Tcp;
-        if tcp != (self.peer_backend == Backend::Tcp) {
-            bail!("--backend tcp and --peer-backend tcp need each other");
-        }
-        if tcp && (self.test != Test::Send || self.transport != Transport::Rc || self.rdma_cm) {
-            bail!("TCP has no operation but send, and no queue pairs (-c, -R)");
-        }
+    /// Checks what the connection manager leaves to the route.
+    fn check_connection_manager(&self) -> Result<()> {
         let route = self.mtu.is_none() && self.sl == 0 && self.traffic_class == 0;
         if self.rdma_cm && (self.transport != Transport::Rc || !self.list_test()) {
             bail!("the connection manager (-R) connects queue pairs of type RC (-c)");
         }
-        if self.by_address() && !route {
+        if self.rdma_cm && !route {
             bail!(
-                "with -R or TCP the route has MTU (-m), service level (-S) and traffic class (--tclass)"
+                "with -R the route has MTU (-m), service level (-S) and traffic class (--tclass)"
             );
         }
         Ok(())
-    }
-
-    /// Returns whether queue pairs connect to an address, instead of exchanging theirs.
-    pub fn by_address(&self) -> bool {
-        self.rdma_cm || self.backend == Backend::Tcp
     }
 
     /// Returns whether messages may be lost without an error.
@@ -576,9 +561,6 @@ pub mod tests {
             |c| (c.rdma_cm, c.transport, c.verify) = (true, Transport::Uc, false),
             |c| (c.rdma_cm, c.test) = (true, Test::Connect),
             |c| (c.rdma_cm, c.sl) = (true, 1),
-            |c| (c.backend, c.peer_backend) = (Backend::Tcp, Backend::Tcp),
-            |c| (c.test, c.backend) = (Test::Send, Backend::Tcp),
-            |c| (c.test, c.peer_backend) = (Test::Send, Backend::Tcp),
             |c| c.metric = Metric::Latency,
             |c| (c.metric, c.qps, c.bidirectional) = (Metric::Latency, 1, true),
             |c| (c.test, c.bidirectional) = (Test::Connect, true),

@@ -61,10 +61,8 @@ pub fn run(
     let mut rounds = Rounds::new(config);
     let result = (|| -> Result<()> {
         let mut one: Box<dyn FnMut() -> Result<Times>> = match config.backend {
-            // Config::check() leaves io_uring and TCP out.
-            Backend::Call | Backend::Uring | Backend::Tcp => {
-                Box::new(ours(device, target, config.timeout())?)
-            }
+            // Config::check() leaves io_uring out.
+            Backend::Call | Backend::Uring => Box::new(ours(device, target, config.timeout())?),
             #[cfg(feature = "verbs")]
             Backend::Verbs => Box::new(client(device, target, config.timeout())?),
             #[cfg(not(feature = "verbs"))]
@@ -158,10 +156,8 @@ pub fn serve(
     }
     let addr = SocketAddr::new(local.ip().to_canonical(), 0);
     let server: Box<dyn Server> = match config.peer_backend {
-        // Config::check() leaves io_uring and TCP out.
-        Backend::Call | Backend::Uring | Backend::Tcp => {
-            Box::new(Ours::new(device, addr, config.timeout())?)
-        }
+        // Config::check() leaves io_uring out.
+        Backend::Call | Backend::Uring => Box::new(Ours::new(device, addr, config.timeout())?),
         #[cfg(feature = "verbs")]
         Backend::Verbs => Box::new(Theirs::new(device, addr, config.timeout())?),
         #[cfg(not(feature = "verbs"))]

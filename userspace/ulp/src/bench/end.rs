@@ -175,8 +175,7 @@ pub struct Plan<'a> {
     pub control: &'a Arc<Control>,
 }
 
-/// One end: [`super::call::CallEnd`], [`super::uring::UringEnd`], [`super::verbs::VerbsEnd`],
-/// [`super::tcp::TcpEnd`].
+/// One end: [`super::call::CallEnd`], [`super::uring::UringEnd`], [`super::verbs::VerbsEnd`].
 pub trait End: Send + Sized {
     /// Creates all objects, up to queue pairs that accept receives.
     fn new(plan: &Plan<'_>) -> Result<Self>;
@@ -184,11 +183,11 @@ pub trait End: Send + Sized {
     /// Returns the address that the other side needs.
     fn address(&self) -> EndAddress;
 
-    /// Connects its queue pairs to the peer's, one by one, unless they have been connected by
-    /// address. Called once.
+    /// Connects its queue pairs to the peer's, one by one, unless the connection manager has
+    /// connected them. Called once.
     fn connect(&mut self, peer: &EndAddress) -> Result<()>;
 
-    /// Listens for the peer, which connects by address, and returns the port.
+    /// Listens for a peer that uses the connection manager, and returns the port.
     fn listen(&mut self, ip: IpAddr) -> Result<u16>;
 
     /// Accepts a connection for each queue pair, in their order, after [`Self::listen`].

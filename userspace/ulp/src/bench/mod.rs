@@ -3,8 +3,8 @@
 //! `ulp bench`: one set of loops over several back ends.
 //!
 //! - [`config`]: the parameters of a measurement; [`wire`]: the messages to the server
-//! - [`end`]: the interface of the back ends; [`call`], [`uring`], [`verbs`], [`tcp`]: the back
-//!   ends; [`qp`]: the queue pairs of the first two
+//! - [`end`]: the interface of the back ends; [`call`], [`uring`], [`verbs`]: the back ends;
+//!   [`qp`]: the queue pairs of the first two
 //! - [`loops`]: the measurements; [`connect`], [`register`]: the measurements without messages
 //! - [`client`], [`server`]: the two roles; [`stats`], [`table`], [`plot`]: the results;
 //!   [`study`]: many measurements, which are compared
@@ -24,7 +24,6 @@ mod server;
 mod stats;
 mod study;
 mod table;
-mod tcp;
 mod uring;
 #[cfg(feature = "verbs")]
 mod verbs;
@@ -450,9 +449,6 @@ fn without_verbs<T>() -> Result<T> {
 
 fn study(common: &Common, repeat: u32, host: &str) -> Result<ExitCode> {
     let base = study::base(common.config(Test::Send, Metric::Rate));
-    if base.backend == Backend::Tcp {
-        return Err(Usage("a study needs RDMA; TCP has send only".to_owned()).into());
-    }
     base.check().map_err(|error| Usage(causes(&error)))?;
     let (stop, progress) = (interrupts()?, Progress::new());
     let host = address(host, common.device.port);

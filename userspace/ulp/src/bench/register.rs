@@ -28,8 +28,8 @@ pub fn run(
     rows: &mut Vec<Row>,
 ) -> Result<()> {
     match config.backend {
-        // Config::check() leaves io_uring and TCP out.
-        Backend::Call | Backend::Uring | Backend::Tcp => {
+        // Config::check() leaves io_uring out.
+        Backend::Call | Backend::Uring => {
             let (device, _) = call::open(device)?;
             let pd = device.alloc_pd()?;
             let access = Access::REMOTE_WRITE | Access::REMOTE_READ;

@@ -9,7 +9,6 @@ use super::connect;
 use super::end::{Aborted, Control, DeviceOptions, End, Plan};
 use super::loops::{self, Origin, Served, Task};
 use super::machine::Machine;
-use super::tcp::TcpEnd;
 use super::uring::UringEnd;
 #[cfg(feature = "verbs")]
 use super::verbs::VerbsEnd;
@@ -98,7 +97,6 @@ fn serve(
         match wire.receive()? {
             Message::Row { size, ends } => match config.peer_backend {
                 Backend::Call => row::<CallEnd>(&config, device, size, &ends, wire, stop)?,
-                Backend::Tcp => row::<TcpEnd>(&config, device, size, &ends, wire, stop)?,
                 Backend::Uring => row::<UringEnd>(&config, device, size, &ends, wire, stop)?,
                 #[cfg(feature = "verbs")]
                 Backend::Verbs => row::<VerbsEnd>(&config, device, size, &ends, wire, stop)?,
@@ -156,7 +154,7 @@ fn row<E: End>(
         ends.push(end);
     }
     let addresses = ends.iter().map(|end| EndAddress::of(config, end)).collect();
-    if config.by_address() {
+    if config.rdma_cm {
         accept_all(&mut ends, wire)?;
     }
     for (end, peer) in ends.iter_mut().zip(theirs) {

@@ -12,10 +12,9 @@
 use super::call::CallEnd;
 use super::config::RING_ENTRIES;
 use super::end::{Control, Done, End, Kind, Op, Plan, Queue};
-use super::tcp;
 use super::wire::EndAddress;
 use anyhow::{bail, Context, Result};
-use nix::poll::{PollFd, PollFlags};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use rust_ulp as ulp;
 use rust_ulp::cq::CqEventFd;
 use rust_ulp::uring::{Cqe, Ring};
@@ -219,7 +218,12 @@ impl UringEnd {
         };
         ring.submit()?;
         let mut fds = [ring.as_fd(), file.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        let is_ready = tcp::wait(&mut fds, SLICE)?;
+        let time = PollTimeout::try_from(SLICE).unwrap_or(PollTimeout::MAX);
+        let is_ready = match poll(&mut fds, time) {
+            Ok(n) => n != 0,
+            Err(nix::errno::Errno::EINTR) => true,
+            Err(errno) => return Err(errno).context("waiting for the peer"),
+        };
         // Before the queue is looked at: what comes later makes the file readable again.
         file.take()?;
         Ok(is_ready)

@@ -41,10 +41,10 @@ pub struct EndAddress {
 }
 
 impl EndAddress {
-    /// Returns the address of an end, without queue pairs that connect by address.
+    /// Returns the address of an end, without queue pairs that the connection manager connects.
     pub fn of<E: End>(config: &Config, end: &E) -> Self {
         let mut address = end.address();
-        if config.by_address() {
+        if config.rdma_cm {
             address.qps.clear();
         }
         address
@@ -52,7 +52,7 @@ impl EndAddress {
 
     /// Checks that the end fits the configuration.
     pub fn fits(&self, config: &Config, bytes: u64) -> Result<()> {
-        let qps = if config.by_address() { 0 } else { config.qps };
+        let qps = if config.rdma_cm { 0 } else { config.qps };
         self.check(qps, bytes)
     }
 
