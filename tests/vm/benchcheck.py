@@ -437,7 +437,7 @@ def mixed():
         "a table has perftest's columns",
         got.stdout + got.stderr,
     )
-    said("\x1b" not in got.stdout + got.stderr, "no colours and bars off a terminal")
+    said("\x1b" not in got.stdout + got.stderr, "no colours off a terminal")
 
 
 def study():

@@ -7,7 +7,6 @@ use super::config::{Amount, Backend, Config, Layout, Metric, Test, VERSION};
 use super::end::{Aborted, Control, DeviceOptions, End, Plan};
 use super::loops::{self, Measured, Origin, Task};
 use super::machine::Machine;
-use super::progress::Progress;
 use super::stats::{Latencies, Row, Throughput};
 use super::uring::UringEnd;
 #[cfg(feature = "verbs")]
@@ -23,7 +22,7 @@ use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The interval of messages to the server that the client is alive, and of the progress bar.
+/// The interval of messages to the server that the client is alive.
 const TICK: Duration = Duration::from_millis(200);
 
 /// The outcome of a measurement.
@@ -35,22 +34,16 @@ pub struct Outcome {
 }
 
 /// Runs the measurement. The outcome has the rows that were finished before a failure.
-pub fn run(
-    config: &Config,
-    device: &DeviceOptions,
-    host: &str,
-    stop: &Arc<AtomicBool>,
-    progress: &Progress,
-) -> Outcome {
+pub fn run(config: &Config, device: &DeviceOptions, host: &str, stop: &Arc<AtomicBool>) -> Outcome {
     let mut outcome = Outcome {
         rows: Vec::new(),
         server: None,
         error: None,
     };
     let result = if config.test == Test::Register {
-        register::run(config, device, stop, progress, &mut outcome.rows)
+        register::run(config, device, stop, &mut outcome.rows)
     } else {
-        with_server(config, device, host, stop, progress, &mut outcome)
+        with_server(config, device, host, stop, &mut outcome)
     };
     outcome.error = result.err();
     outcome
@@ -83,7 +76,6 @@ fn with_server(
     device: &DeviceOptions,
     host: &str,
     stop: &Arc<AtomicBool>,
-    progress: &Progress,
     outcome: &mut Outcome,
 ) -> Result<()> {
     let mut wire = Wire::new(dial(host, config)?, config.timeout())?;
@@ -103,17 +95,17 @@ fn with_server(
         other => bail!("the server said {other:?}"),
     }
     if config.test == Test::Connect {
-        return connect::run(config, device, &mut wire, stop, progress, &mut outcome.rows);
+        return connect::run(config, device, &mut wire, stop, &mut outcome.rows);
     }
     for size in &config.sizes {
         if stop.load(Ordering::Relaxed) {
             break;
         }
         let row = match config.backend {
-            Backend::Call => row::<CallEnd>(config, device, *size, &mut wire, stop, progress),
-            Backend::Uring => row::<UringEnd>(config, device, *size, &mut wire, stop, progress),
+            Backend::Call => row::<CallEnd>(config, device, *size, &mut wire, stop),
+            Backend::Uring => row::<UringEnd>(config, device, *size, &mut wire, stop),
             #[cfg(feature = "verbs")]
-            Backend::Verbs => row::<VerbsEnd>(config, device, *size, &mut wire, stop, progress),
+            Backend::Verbs => row::<VerbsEnd>(config, device, *size, &mut wire, stop),
             #[cfg(not(feature = "verbs"))]
             Backend::Verbs => super::without_verbs(),
         };
@@ -137,7 +129,6 @@ fn row<E: End>(
     size: u32,
     wire: &mut Wire,
     stop: &Arc<AtomicBool>,
-    progress: &Progress,
 ) -> Result<Row> {
     let control = Control::new(stop, config.timeout());
     let layout = Layout::new(config, size);
@@ -182,9 +173,7 @@ fn row<E: End>(
         end.connect(peer)?;
     }
     wire.send(&Message::Start)?;
-    progress.begin(config, size);
-    let (all, failure) = measure_all(&mut ends, &task, &control, wire, progress);
-    progress.end();
+    let (all, failure) = measure_all(&mut ends, &task, &control, wire);
     if let Some(error) = failure {
         return Err(error);
     }
@@ -255,7 +244,6 @@ fn measure_all<'a, E: End>(
     task: &(dyn Fn(usize) -> Task<'a> + Sync),
     control: &Control,
     wire: &mut Wire,
-    progress: &Progress,
 ) -> (Vec<Measured>, Option<anyhow::Error>) {
     let (sender, results) = channel();
     // The threads that pass it are released together.
@@ -304,7 +292,6 @@ fn measure_all<'a, E: End>(
                     break;
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    progress.show(control.progress.load(Ordering::Relaxed));
                     let said = tell
                         .now(control, count, wire)
                         .and_then(|()| wire.receive_within(Duration::from_millis(1)));

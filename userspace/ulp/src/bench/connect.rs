@@ -13,7 +13,6 @@ use super::call;
 use super::client::{Rounds, Steps};
 use super::config::{Backend, Config};
 use super::end::DeviceOptions;
-use super::progress::Progress;
 use super::stats::Row;
 #[cfg(feature = "verbs")]
 use super::verbs::connect::{client, Theirs};
@@ -40,7 +39,6 @@ pub fn run(
     device: &DeviceOptions,
     wire: &mut Wire,
     stop: &Arc<AtomicBool>,
-    progress: &Progress,
     rows: &mut Vec<Row>,
 ) -> Result<()> {
     let peer = wire.peer_addr()?;
@@ -56,7 +54,6 @@ pub fn run(
         addr: SocketAddr::new(peer.ip().to_canonical(), port),
         end,
     };
-    progress.begin(config, BYTES as u32);
     let mut steps = Steps::new(STEPS)?;
     let mut rounds = Rounds::new(config);
     let result = (|| -> Result<()> {
@@ -68,7 +65,6 @@ pub fn run(
             #[cfg(not(feature = "verbs"))]
             Backend::Verbs => return super::without_verbs(),
         };
-        let mut said = Instant::now();
         while let Some(counts) = rounds.next(stop) {
             wire.send(&Message::Alive)?;
             match wire.receive()? {
@@ -79,14 +75,9 @@ pub fn run(
             if counts {
                 steps.record(&times);
             }
-            if said.elapsed() > Duration::from_millis(200) {
-                progress.show(steps.count());
-                said = Instant::now();
-            }
         }
         Ok(())
     })();
-    progress.end();
     if steps.count() != 0 {
         steps.rows(config, BYTES as u32, stop.load(Ordering::Relaxed), rows);
     }

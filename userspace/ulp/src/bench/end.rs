@@ -89,8 +89,6 @@ pub struct Control {
     pub stop: Arc<AtomicBool>,
     /// Set when the run has failed: all threads stop waiting.
     pub abort: AtomicBool,
-    /// Messages so far, for the progress bar.
-    pub progress: AtomicU64,
     /// The threads that have received the last message on each queue pair.
     pub over: AtomicU64,
     /// Whether the peer has received the last message of every queue pair.
@@ -105,7 +103,6 @@ impl Control {
         Arc::new(Self {
             stop: stop.clone(),
             abort: AtomicBool::new(false),
-            progress: AtomicU64::new(0),
             over: AtomicU64::new(0),
             heard: AtomicBool::new(false),
             enough: AtomicBool::new(false),

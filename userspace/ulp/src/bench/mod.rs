@@ -17,7 +17,6 @@ mod end;
 mod loops;
 pub mod machine;
 mod plot;
-mod progress;
 mod qp;
 mod register;
 mod server;
@@ -36,7 +35,6 @@ use clap::{Args, Subcommand, ValueEnum};
 use config::{Amount, Backend, Config, Delivery, Metric, Mode, Test, Transport};
 use end::DeviceOptions;
 use machine::Machine;
-use progress::Progress;
 pub use stats::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -450,10 +448,10 @@ fn without_verbs<T>() -> Result<T> {
 fn study(common: &Common, repeat: u32, host: &str) -> Result<ExitCode> {
     let base = study::base(common.config(Test::Send, Metric::Rate));
     base.check().map_err(|error| Usage(causes(&error)))?;
-    let (stop, progress) = (interrupts()?, Progress::new());
+    let stop = interrupts()?;
     let host = address(host, common.device.port);
     let options = common.device.options();
-    let study = study::run(&base, repeat, &options, &host, &stop, &progress)?;
+    let study = study::run(&base, repeat, &options, &host, &stop)?;
     common.format.print(&study, || study.text())?;
     if let Some(path) = &common.output {
         let text = serde_json::to_string_pretty(&output::versioned(&study))?;
@@ -474,9 +472,8 @@ fn measure(common: &Common, config: Config, host: &str, min_rate: Option<f64>) -
         return Err(Usage(what.to_owned()).into());
     }
     let stop = interrupts()?;
-    let progress = Progress::new();
     let host = address(host, common.device.port);
-    let outcome = client::run(&config, &common.device.options(), &host, &stop, &progress);
+    let outcome = client::run(&config, &common.device.options(), &host, &stop);
     let interrupted = stop.load(Ordering::Relaxed);
     let report = Report {
         version: VERSION,

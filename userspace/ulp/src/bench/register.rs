@@ -10,7 +10,6 @@ use super::call;
 use super::client::{Rounds, Steps};
 use super::config::{Backend, Config};
 use super::end::DeviceOptions;
-use super::progress::Progress;
 use super::stats::Row;
 use anyhow::Result;
 use rust_ulp::Access;
@@ -24,7 +23,6 @@ pub fn run(
     config: &Config,
     device: &DeviceOptions,
     stop: &Arc<AtomicBool>,
-    progress: &Progress,
     rows: &mut Vec<Row>,
 ) -> Result<()> {
     match config.backend {
@@ -33,7 +31,7 @@ pub fn run(
             let (device, _) = call::open(device)?;
             let pd = device.alloc_pd()?;
             let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-            sizes(config, stop, progress, rows, |size| {
+            sizes(config, stop, rows, |size| {
                 let mut times = Times::begin();
                 let buffer = pd.alloc_buffer(size)?;
                 times.step();
@@ -51,7 +49,7 @@ pub fn run(
         #[cfg(feature = "verbs")]
         Backend::Verbs => {
             let context = super::verbs::open(device)?.context;
-            sizes(config, stop, progress, rows, |size| {
+            sizes(config, stop, rows, |size| {
                 let mut times = Times::begin();
                 let mut memory = ulp_verbs::RegisteredOnce::new(&context, size)?;
                 times.step();
@@ -99,24 +97,18 @@ impl Times {
 fn sizes(
     config: &Config,
     stop: &Arc<AtomicBool>,
-    progress: &Progress,
     rows: &mut Vec<Row>,
     mut one: impl FnMut(usize) -> Result<Vec<Duration>>,
 ) -> Result<()> {
     for size in &config.sizes {
         let mut steps = Steps::new(STEPS)?;
         let mut rounds = Rounds::new(config);
-        progress.begin(config, *size);
         while let Some(counts) = rounds.next(stop) {
             let times = one(*size as usize)?;
             if counts {
                 steps.record(&times);
             }
-            if steps.count() % 64 == 0 {
-                progress.show(steps.count());
-            }
         }
-        progress.end();
         if steps.count() != 0 {
             steps.rows(config, *size, stop.load(Ordering::Relaxed), rows);
         }

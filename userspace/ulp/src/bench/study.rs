@@ -10,7 +10,6 @@ use super::client;
 use super::config::{Config, Metric, Mode, Test, Transport};
 use super::end::DeviceOptions;
 use super::machine::Machine;
-use super::progress::Progress;
 use super::stats::Row;
 use anyhow::{Context, Result};
 use comfy_table::{presets::NOTHING, CellAlignment, Table};
@@ -172,7 +171,6 @@ pub fn run(
     device: &DeviceOptions,
     host: &str,
     stop: &Arc<AtomicBool>,
-    progress: &Progress,
 ) -> Result<Study> {
     let mut study = Study {
         config: base.clone(),
@@ -188,7 +186,7 @@ pub fn run(
         let mut runs = vec![Vec::new(); values.len()];
         for _ in 0..repeat {
             for ((name, config), runs) in values.iter().zip(&mut runs) {
-                let outcome = client::run(config, device, host, stop, progress);
+                let outcome = client::run(config, device, host, stop);
                 if stop.load(Ordering::Relaxed) {
                     study.interrupted = true;
                     return Ok(study.sum_up());
