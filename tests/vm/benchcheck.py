@@ -483,6 +483,233 @@ def signaling():
             )
 
 
+class Capture:
+    """Records the packets of the client's interface while the block runs."""
+
+    def __enter__(self):
+        self.path = "/tmp/bench-capture.pcap"
+        command = in_host("h2", ULP, "sniff", "w2", "-w", self.path, "--lang", "en")
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        hello = self.process.stderr.readline()
+        assert "capturing at w2" in hello, hello
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGINT)
+        self.process.communicate(timeout=10 * PATIENCE)
+
+    def packets(self):
+        """Source address, opcode and PSN of each RoCE packet, in order."""
+        with open(self.path, "rb") as f:
+            data = f.read()
+        at, found = 24, []
+        while at < len(data):
+            length = int.from_bytes(data[at + 8 : at + 12], "little")
+            frame = data[at + 16 : at + 16 + length]
+            at += 16 + length
+            bth = frame[42:54]
+            found.append((".".join(map(str, frame[26:30])), bth[0], int.from_bytes(bth[9:12], "big")))
+        return found
+
+
+READ_REQUEST, READ_LAST, READ_ONLY = 0x0C, 0x0F, 0x10
+
+
+def outstanding(packets):
+    """The most reads that were outstanding at the same time."""
+    psns, most = set(), 0
+    for _, opcode, psn in packets:
+        if opcode == READ_REQUEST:
+            psns.add(psn)
+            most = max(most, len(psns))
+        elif opcode in (READ_LAST, READ_ONLY):
+            psns.discard(psn)
+    return most
+
+
+def outstanding_reads():
+    """-o: so many reads at a time are on the line."""
+    for backend in ("call", "verbs"):
+        for outs in (1, 4):
+            for way in ([], ["-R"]):
+                name = f"-o {outs} by {backend}{' with -R' * bool(way)}"
+                with Capture() as capture:
+                    run(
+                        name,
+                        {"iterations": 64, "verified": 64},
+                        *["read", "bw", SERVER, "-e", "-s", "8", "-n", "64", "--warmup", "0", "-l", "16", "--verify"],
+                        *["--backend", backend, "-o", str(outs), *way],
+                    )
+                most = outstanding(capture.packets())
+                said(1 <= most <= outs and (most > 1) == (outs > 1), f"{name}: reads at a time", f"{most}")
+    got = bench("read", "bw", SERVER, "-o", "255")
+    said(got.returncode == 2 and "outstanding reads and atomics (-o)" in got.stderr, "-o 255: refused", got.stderr)
+
+
+def acknowledgement_timeout():
+    """-u: without an acknowledgement, a message is repeated after that time, or never."""
+    nft = in_host("h1", "nft")
+    rules = (
+        "add table inet deaf; add chain inet deaf input { type filter hook input priority 0; };"
+        "add rule inet deaf input udp dport 4791 drop"
+    )
+    subprocess.run([*nft, rules], check=True)
+    try:
+        for backend in ("call", "verbs"):
+            for timeout in (0, 8):
+                before = sent()
+                got = bench(
+                    *["write", "bw", SERVER, "-e", "-s", "8", "-n", "1", "--warmup", "0", "-l", "1"],
+                    *["--backend", backend, "-u", str(timeout), "--timeout", "2"],
+                )
+                packets = sent() - before
+                name = f"-u {timeout} by {backend} to a host that does not answer"
+                said(got.returncode == 2, f"{name}: status 2", f"{got.returncode}: {got.stderr}")
+                said((packets == 1) == (timeout == 0) and packets > 0, f"{name}: packets", f"{packets}: {got.stderr}")
+    finally:
+        subprocess.run([*nft, "delete table inet deaf"], check=True)
+
+
+def shared_receives():
+    """--use-srq: the messages of all queue pairs arrive at one queue, and each is verified."""
+    for backend in ("call", "verbs"):
+        name = f"sends to a shared receive queue by {backend}"
+        options = ["-e", "--use-srq", "--verify", "--backend", backend]
+        latency = ["send", "lat", SERVER, "-n", "20", "--warmup", "2"]
+        run(f"{name}: latency", {"iterations": 20, "verified": 44}, *latency, *options)
+        flow = ["send", "bw", SERVER, "-s", "5000", "-n", "400", "--warmup", "40", "-q", "3", "-l", "32"]
+        report = run(name, {"iterations": 400, "verified": 440}, *flow, *options, "-r", "16")
+        said(report and report["config"]["srq"], f"{name}: the report has it")
+        both = {"iterations": 800, "verified": 880}
+        run(f"{name}: both directions", both, *flow, *options, "-b")
+        # The queue pairs' own receives would be too many.
+        many = ["send", "rate", SERVER, "-e", "-n", "400", "-q", "16", "-r", "4200", "-t", "8", "-l", "32"]
+        many += ["--backend", backend]
+        run(f"{name}: 4200 receives of 16 queue pairs", {"iterations": 400}, *many, "--use-srq")
+        got = bench(*many)
+        said(
+            got.returncode == 2 and "queue pairs (-q) times depth" in got.stderr,
+            f"{name}: without it, as many for each are refused",
+            got.stderr,
+        )
+    report = run(
+        "datagrams to a shared receive queue",
+        {"iterations": 400},
+        *["send", "rate", SERVER, "-e", "-c", "UD", "-n", "400", "--warmup", "40", "-q", "2", "-l", "32"],
+        *["--use-srq", "--verify"],
+    )
+    if report:
+        row = report["rows"][0]
+        said(row["verified"] + row["lost"] == 440, "datagrams to a shared receive queue: verified or lost", row)
+
+
+def rate_limit():
+    """--rate_limit: the average is at most the limit, but for the first list."""
+    for backend in ("call", "verbs"):
+        for unit, rate, words in (
+            ("p", "400", []),
+            ("g", "0.0032", []),
+            ("M", "0.4", []),
+            ("p", "400", ["-b"]),
+            ("p", "400", ["--threads", "2"]),
+        ):
+            n = 100 if "--threads" in words else 200
+            name = f"--rate_limit {rate} --rate_units {unit} {' '.join(words)} by {backend}"
+            report = run(
+                name,
+                {"iterations": 400 if "-b" in words else 200},
+                *["send", "rate", SERVER, "-e", "-s", "1000", "-n", str(n), "--warmup", "0", "-l", "8"],
+                *["--backend", backend, "--rate_limit", rate, "--rate_units", unit, *words],
+            )
+            if report:
+                flow = report["rows"][0]["throughput"]
+                most = {"p": 400, "g": 400, "M": 0.4 * (1 << 20) / 1000}[unit]
+                most *= n / (n - 8) * (2 if "-b" in words else 1)
+                said(flow["messages_per_s"] <= most * 1.001, f"{name}: the average", f"{flow}, at most {most}")
+
+
+# Accepts a connection, and says where it came from.
+WHENCE = """
+import socket
+s = socket.create_server(("10.9.0.1", 18601))
+print("ready", flush=True)
+print(s.accept()[1][0], flush=True)
+"""
+
+
+def source_address():
+    """--bind_source_ip: the client connects from that address, by TCP and by the connection manager."""
+    source = "10.9.0.77"
+    address = [f"{source}/24", "dev", "w2"]
+    subprocess.run(["ip", "-n", "h2", "address", "add", *address], check=True)
+    try:
+        command = in_host("h1", "python3", "-c", WHENCE)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as peer:
+            peer.stdout.readline()
+            bench("send", "bw", SERVER, "-p", "18601", "--bind_source_ip", source)
+            whence = peer.stdout.read().strip()
+        said(whence == source, "--bind_source_ip: the TCP connection", whence)
+        for backend in ("call", "verbs"):
+            name = f"--bind_source_ip with -R by {backend}"
+            with Capture() as capture:
+                run(
+                    name,
+                    {"iterations": 20},
+                    *["send", "lat", SERVER, "-e", "-n", "20", "-R", "--backend", backend],
+                    *["--bind_source_ip", source],
+                )
+            sources = {address for address, _, _ in capture.packets()}
+            said(sources == {source, SERVER}, f"{name}: the addresses of the packets", sources)
+    finally:
+        subprocess.run(["ip", "-n", "h2", "address", "del", *address], check=True)
+
+
+def gbits():
+    """--report_gbits: the table has the throughput in Gbit/s instead of MiB/s."""
+    command = ["write", "bw", SERVER, "-e", "-s", "64K", "-n", "64"]
+    for words, want in (
+        ([], "BW peak[MiB/sec] BW average[MiB/sec] BW average[Gb/sec] MsgRate[Mpps]"),
+        (["--report_gbits"], "BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]"),
+    ):
+        got = bench(*command, *words)
+        head, row = [*got.stdout.splitlines(), "", ""][1:3]
+        said(" ".join(head.split()) == f"#bytes #iterations {want}", f"columns with {words}", got.stdout + got.stderr)
+        cells = [float(cell) for cell in row.split()]
+        peak, average, rate = (cells[2], cells[3], cells[4]) if words else (cells[2] * 8.388608e-3, *cells[4:])
+        good = 0 < average <= peak * 1.01 and abs(average / (rate * 65536 * 8e-3) - 1) < 0.05
+        said(good, f"the values with {words}", got.stdout)
+
+
+def for_ever():
+    """--run_infinitely: a report after each duration, until Ctrl-C."""
+    words = ["write", "bw", SERVER, "-e", "-D", "0.2", "--warmup", "0", "--run_infinitely"]
+    path = "/tmp/bench-for-ever"
+
+    def printed():
+        with open(path) as f:
+            return f.read()
+
+    with open(path, "w") as f:
+        process = subprocess.Popen(
+            in_host("h2", ULP, "bench", *words, "-j"), stdout=f, stderr=subprocess.PIPE, text=True
+        )
+    ulp.until(lambda: printed().count('"version"') >= 3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20 * PATIENCE)
+    out, reports = printed(), []
+    while out.strip():
+        report, end = json.JSONDecoder().raw_decode(out)
+        reports.append(report)
+        out = out[end:].lstrip()
+    good = len(reports) >= 3 and err == "ulp: interrupted\n"
+    said(good, "--run_infinitely: several reports", f"{len(reports)}: {err}")
+    good = all(schema.violation(SCHEMA, report) is None for report in reports)
+    good = good and all(row["elapsed_ns"] >= 200_000_000 for report in reports[:-1] for row in report["rows"])
+    said(good, "--run_infinitely: each is of one duration", reports)
+    last = process.returncode == 2 and reports[-1]["interrupted"] and not reports[0]["interrupted"]
+    said(last, "--run_infinitely: Ctrl-C ends it, with status 2", process.returncode)
+
+
 def refusals():
     """What a device or a host is missing for; what is wrong by itself is a test of userspace/ulp/src/main.rs."""
     got = bench("write", "lat", SERVER, "-p", "9")
@@ -526,7 +753,7 @@ def hostile():
     config = json.loads(bench("register", "-n", "1", "--format", "json").stdout)["config"]
     hello = {
         "magic": "ulp bench",
-        "version": 5,
+        "version": 6,
         "config": config | {"test": "write", "metric": "rate", "sizes": [8], "depth": 8, "list": 8},
     }
 
@@ -703,6 +930,13 @@ def main():
         by_the_connection_manager()
         lossy()
         signaling()
+        outstanding_reads()
+        acknowledgement_timeout()
+        shared_receives()
+        rate_limit()
+        source_address()
+        gbits()
+        for_ever()
         study()
         mixed()
         refusals()

@@ -17,7 +17,9 @@ use std::fmt;
 #[allow(unsafe_code)]
 mod sys;
 
-pub use sys::{cm, status_text, Context, Memory, QueuePair, RegisteredOnce, Requests, VerbsCq};
+pub use sys::{
+    cm, status_text, Context, Memory, QueuePair, RegisteredOnce, Requests, Srq, VerbsCq,
+};
 
 /// A call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +96,8 @@ pub struct Peer {
     pub sl: u8,
     /// Traffic class of the path.
     pub traffic_class: u8,
+    /// The wait for an acknowledgement: 0 for ever, 1 to 31 for 4.096 us * 2^n.
+    pub timeout: u8,
 }
 
 /// A completion.
@@ -107,6 +111,8 @@ pub struct Done {
     pub imm: Option<u32>,
     /// Bytes received.
     pub byte_len: u32,
+    /// The number of the queue pair.
+    pub qp_num: u32,
 }
 
 /// What a request does. Ranges are offsets into the queue pair's [`Memory`].

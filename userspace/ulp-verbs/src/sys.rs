@@ -220,13 +220,17 @@ impl Memory {
         unsafe { self.mr.as_ref() }.lkey
     }
 
-    /// Address of `len` bytes at `offset`.
-    fn range(&self, offset: usize, len: u32) -> Result<u64> {
+    /// Returns the element of `len` bytes at `offset`.
+    fn sge(&self, offset: usize, len: u32) -> Result<ib::ibv_sge> {
         let end = offset.checked_add(len as usize);
         if end.is_none_or(|end| end > self.len) {
             return Err(Error::new("posting beyond the memory", libc::EFAULT));
         }
-        Ok(self.addr() + offset as u64)
+        Ok(ib::ibv_sge {
+            addr: self.addr() + offset as u64,
+            length: len,
+            lkey: self.lkey(),
+        })
     }
 }
 
@@ -357,6 +361,7 @@ impl VerbsCq {
                 status: wc.status,
                 imm: with_imm.then_some(u32::from_be(imm)),
                 byte_len: wc.byte_len,
+                qp_num: wc.qp_num,
             });
         }
         Ok(n)
@@ -420,6 +425,101 @@ impl std::fmt::Debug for Requests {
 // SAFETY: Outside of a call nothing in it is used as a pointer.
 unsafe impl Send for Requests {}
 
+impl Requests {
+    /// Creates receives from the number, offset and length of each. Returns the head of their list,
+    /// which is valid until `self` changes; null if there are none.
+    fn receives(
+        &mut self,
+        memory: &Memory,
+        list: impl Iterator<Item = (u64, usize, u32)>,
+    ) -> Result<*mut ib::ibv_recv_wr> {
+        self.recvs.clear();
+        self.sges.clear();
+        for (wr_id, offset, len) in list {
+            self.sges.push(memory.sge(offset, len)?);
+            self.recvs.push(ib::ibv_recv_wr {
+                wr_id,
+                next: null_mut(),
+                sg_list: null_mut(),
+                num_sge: 1,
+            });
+        }
+        let sges = self.sges.as_mut_ptr();
+        let mut next = null_mut();
+        // Nothing is pushed any more: pointers into the two vectors hold until the end.
+        for (i, wr) in self.recvs.iter_mut().enumerate().rev() {
+            // SAFETY: There is an element for each request.
+            wr.sg_list = unsafe { sges.add(i) };
+            wr.next = next;
+            next = wr;
+        }
+        Ok(next)
+    }
+}
+
+/// A shared receive queue.
+///
+/// # Invariants
+///
+/// It is what libibverbs returned, and is destroyed in drop().
+#[derive(Debug)]
+pub struct Srq {
+    srq: NonNull<ib::ibv_srq>,
+    memory: Arc<Memory>,
+}
+
+// SAFETY: libibverbs is thread safe, and its objects belong to no thread.
+unsafe impl Send for Srq {}
+// SAFETY: As above.
+unsafe impl Sync for Srq {}
+
+impl Srq {
+    /// Creates a queue with room for `receives` receives.
+    pub fn new(memory: &Arc<Memory>, receives: u32) -> Result<Arc<Self>> {
+        // SAFETY: Plain numbers and pointers, for which zero is a value.
+        let mut init: ib::ibv_srq_init_attr = unsafe { zeroed() };
+        init.attr.max_wr = receives;
+        init.attr.max_sge = 1;
+        let pd = memory.domain.pd.as_ptr();
+        // SAFETY: The domain is open, and kept as long as the queue; the attributes are valid.
+        let srq = unsafe { ib::ibv_create_srq(pd, &mut init) };
+        // INVARIANT: As returned.
+        Ok(Arc::new(Self {
+            srq: made("ibv_create_srq", srq)?,
+            memory: memory.clone(),
+        }))
+    }
+
+    /// `ibv_post_srq_recv` of a list: number, offset and length of each.
+    pub fn post_recv(
+        &self,
+        room: &mut Requests,
+        list: impl Iterator<Item = (u64, usize, u32)>,
+    ) -> Result<()> {
+        let head = room.receives(&self.memory, list)?;
+        if head.is_null() {
+            return Ok(());
+        }
+        let mut bad = null_mut();
+        // SAFETY: The queue exists by the type invariants. `head` heads a list of valid receives, of
+        // which each has one element that lies in `self.memory`, which is registered and kept until
+        // the queue is destroyed; this program reads it by atomics only.
+        let ret = unsafe { ib::ibv_post_srq_recv(self.srq.as_ptr(), head, &mut bad) };
+        check("ibv_post_srq_recv", ret)
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        // SAFETY: It exists by the type invariants, and is destroyed once; its queue pairs hold a
+        // reference, so there is none.
+        if unsafe { ib::ibv_destroy_srq(self.srq.as_ptr()) } != 0 {
+            // It is still there, and may still use the memory: that stays as well.
+            std::mem::forget(self.memory.clone());
+        }
+    }
+}
+
 /// The peer of datagrams.
 ///
 /// # Invariants
@@ -456,6 +556,7 @@ pub struct QueuePair {
     /// The peer of a queue pair of datagrams, once it is known.
     to: OnceLock<Datagrams>,
     memory: Arc<Memory>,
+    srq: Option<Arc<Srq>>,
     _send_cq: Arc<VerbsCq>,
     _recv_cq: Arc<VerbsCq>,
 }
@@ -471,17 +572,20 @@ fn mask(flags: &[ib::ibv_qp_attr_mask]) -> i32 {
 
 impl QueuePair {
     /// Makes one with room for so many sends and receives and bytes of inline data, in the state Reset.
+    /// With `srq`, it takes its receives from there.
     pub fn new(
         transport: Transport,
         memory: &Arc<Memory>,
         send_cq: &Arc<VerbsCq>,
         recv_cq: &Arc<VerbsCq>,
         (sends, recvs, inline): (u32, u32, u32),
+        srq: Option<&Arc<Srq>>,
     ) -> Result<Self> {
         // SAFETY: Plain numbers and pointers, for which zero is a value.
         let mut init: ib::ibv_qp_init_attr = unsafe { zeroed() };
         init.send_cq = send_cq.cq.as_ptr();
         init.recv_cq = recv_cq.cq.as_ptr();
+        init.srq = srq.map_or(null_mut(), |srq| srq.srq.as_ptr());
         init.cap.max_send_wr = sends;
         init.cap.max_recv_wr = recvs;
         init.cap.max_send_sge = 1;
@@ -503,6 +607,7 @@ impl QueuePair {
             transport,
             to: OnceLock::new(),
             memory: memory.clone(),
+            srq: srq.cloned(),
             _send_cq: send_cq.clone(),
             _recv_cq: recv_cq.clone(),
         })
@@ -588,7 +693,7 @@ impl QueuePair {
         use ib::ibv_qp_attr_mask as m;
         let mut attr = Self::attr();
         attr.qp_state = ib::ibv_qp_state::IBV_QPS_RTS;
-        attr.timeout = 14;
+        attr.timeout = peer.timeout;
         attr.retry_cnt = 7;
         attr.rnr_retry = 7;
         attr.sq_psn = psn;
@@ -629,20 +734,13 @@ impl QueuePair {
         self.modify(&mut attr, mask(&[ib::ibv_qp_attr_mask::IBV_QP_STATE]))
     }
 
-    fn sge(&self, offset: usize, len: u32) -> Result<ib::ibv_sge> {
-        Ok(ib::ibv_sge {
-            addr: self.memory.range(offset, len)?,
-            length: len,
-            lkey: self.memory.lkey(),
-        })
-    }
-
     /// `ibv_post_send` of a list.
     pub fn post(&self, room: &mut Requests, list: impl Iterator<Item = Request>) -> Result<()> {
         room.sends.clear();
         room.sges.clear();
         for request in list {
-            room.sges.push(self.sge(request.offset, request.len)?);
+            room.sges
+                .push(self.memory.sge(request.offset, request.len)?);
             let mut wr = send_wr(&request);
             if let Some(to) = self.to.get() {
                 wr.wr.ud = ib::ud_t {
@@ -679,33 +777,14 @@ impl QueuePair {
         room: &mut Requests,
         list: impl Iterator<Item = (u64, usize, u32)>,
     ) -> Result<()> {
-        room.recvs.clear();
-        room.sges.clear();
-        for (wr_id, offset, len) in list {
-            room.sges.push(self.sge(offset, len)?);
-            room.recvs.push(ib::ibv_recv_wr {
-                wr_id,
-                next: null_mut(),
-                sg_list: null_mut(),
-                num_sge: 1,
-            });
-        }
-        let sges = room.sges.as_mut_ptr();
-        let mut next = null_mut();
-        // Nothing is pushed any more: pointers into the two vectors hold until the end.
-        for (i, wr) in room.recvs.iter_mut().enumerate().rev() {
-            // SAFETY: There is an element for each request.
-            wr.sg_list = unsafe { sges.add(i) };
-            wr.next = next;
-            next = wr;
-        }
-        if next.is_null() {
+        let head = room.receives(&self.memory, list)?;
+        if head.is_null() {
             return Ok(());
         }
         let mut bad = null_mut();
         // SAFETY: As in post(): the device may write to that memory until the queue pair is destroyed,
         // and this program reads it by atomics only.
-        let ret = unsafe { ib::ibv_post_recv(self.qp.as_ptr(), next, &mut bad) };
+        let ret = unsafe { ib::ibv_post_recv(self.qp.as_ptr(), head, &mut bad) };
         check("ibv_post_recv", ret)
     }
 }
@@ -715,7 +794,7 @@ impl Drop for QueuePair {
         // SAFETY: It exists by the type invariants, and is destroyed once.
         if unsafe { ib::ibv_destroy_qp(self.qp.as_ptr()) } != 0 {
             // It is still there, and may still use the memory: that stays as well.
-            std::mem::forget(self.memory.clone());
+            std::mem::forget((self.memory.clone(), self.srq.clone()));
         }
     }
 }

@@ -162,11 +162,13 @@ mod tests {
         ('l', "post-list"),
         ('m', "mtu"),
         ('n', "iters"),
+        ('o', "outs"),
         ('p', "port"),
         ('q', "qp"),
         ('r', "rx-depth"),
         ('s', "size"),
         ('t', "tx-depth"),
+        ('u', "qp-timeout"),
         ('x', "gid-index"),
         // perftest has it for raw Ethernet only.
         ('j', "json"),
@@ -232,6 +234,34 @@ mod tests {
         ("bench send lat HOST -R -m 1024", "the route has MTU (-m)"),
         ("bench send lat HOST -b", "both directions (-b)"),
         ("bench atomic lat HOST -s 16", "has 8 bytes"),
+        ("bench read bw HOST -o 0", "(-o) is 1 to 255"),
+        ("bench read bw HOST -o 256", "256 is not in 0..=255"),
+        ("bench write bw HOST -o 4", "only reads and atomics"),
+        ("bench write bw HOST -u 32", "(-u) is 0 to 31, not 32"),
+        ("bench write bw HOST -R -u 10", "with -R the connection"),
+        ("bench write bw HOST --use-srq", "only sends arrive"),
+        (
+            "bench send bw HOST --use-srq --backend uring",
+            "io_uring does not tell",
+        ),
+        ("bench send bw HOST --rate_limit 0", "a number above 0"),
+        (
+            "bench send lat HOST --rate_limit 1",
+            "--rate_limit is for bandwidth",
+        ),
+        (
+            "bench send bw HOST --rate_limit 1 --rate_units x",
+            "'x' for '--rate_units",
+        ),
+        (
+            "bench send bw HOST --bind_source_ip here",
+            "'here' for '--bind_source_ip",
+        ),
+        (
+            "bench send bw HOST --bind_source_ip 192.0.2.1",
+            "connecting from 192.0.2.1:0: ",
+        ),
+        ("bench send bw HOST --run_infinitely", "--duration"),
         ("bench connect HOST --backend uring", "cannot use io_uring"),
         ("bench register --backend uring", "cannot use io_uring"),
     ];

@@ -8,7 +8,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use rdma_sys as ib;
 use std::mem::zeroed;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::ptr::{null_mut, NonNull};
 use std::sync::Arc;
@@ -163,13 +163,21 @@ impl Id {
         })
     }
 
-    /// `rdma_resolve_addr`, and its event.
-    pub fn resolve_addr(&self, addr: SocketAddr, timeout: Duration) -> Result<()> {
+    /// `rdma_resolve_addr`, and its event. Without `source` the route has the address to connect from.
+    pub fn resolve_addr(
+        &self,
+        source: Option<IpAddr>,
+        addr: SocketAddr,
+        timeout: Duration,
+    ) -> Result<()> {
         let addr = SockaddrStorage::from(addr);
+        let source = source.map(|ip| SockaddrStorage::from(SocketAddr::new(ip, 0)));
+        let src = source.as_ref();
+        let src = src.map_or(null_mut(), |source| source.as_ptr().cast_mut());
         let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         let dst = addr.as_ptr().cast_mut();
-        // SAFETY: The identifier exists by the type invariants; the address is a valid one and is copied.
-        let ret = unsafe { ib::rdma_resolve_addr(self.id.as_ptr(), null_mut(), dst, ms) };
+        // SAFETY: The identifier exists by the type invariants; the addresses are valid and are copied.
+        let ret = unsafe { ib::rdma_resolve_addr(self.id.as_ptr(), src, dst, ms) };
         check("rdma_resolve_addr", ret)?;
         let want = ib::rdma_cm_event_type::RDMA_CM_EVENT_ADDR_RESOLVED;
         self.channel.expect(want, "rdma_resolve_addr", timeout)
@@ -188,7 +196,7 @@ impl Id {
     /// Makes the queue pair that [`Self::connect`] connects, of the context of `memory`, which has to be of
     /// the device that the address was resolved to.
     pub fn create_qp(&mut self, memory: &Arc<Memory>, cq: &Arc<VerbsCq>) -> Result<()> {
-        let qp = QueuePair::new(Transport::Rc, memory, cq, cq, (4, 4, 0))?;
+        let qp = QueuePair::new(Transport::Rc, memory, cq, cq, (4, 4, 0), None)?;
         self.modify(&qp, ib::ibv_qp_state::IBV_QPS_INIT)?;
         self.qp = Some(qp);
         Ok(())

@@ -3,7 +3,7 @@
 //! The back end `call`: one system call posts requests to any number of queue pairs, and waits.
 
 use super::config::Delivery;
-use super::end::{Control, DeviceOptions, Done, End, Op, Plan, PortGid, Queue};
+use super::end::{Control, DeviceOptions, Done, End, Kind, Op, Plan, PortGid, Queue};
 use super::qp::{Alone, Connected, Maker, Prepared, Sink};
 use super::wire::{EndAddress, QpAddress};
 use anyhow::{ensure, Context, Result};
@@ -12,7 +12,7 @@ use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
 use rust_ulp::wr::Recv;
 use rust_ulp::{
     Access, Buffer, Completion, Cq, Device, DeviceBatch, Endpoint, Gid, Grant, LocalSlice, Mtu,
-    RemoteSlice,
+    RemoteSlice, Srq,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -30,12 +30,15 @@ pub struct CallEnd {
     grant: Grant,
     send_cq: Cq,
     recv_cq: Cq,
+    srq: Option<Srq>,
     prepared: Vec<Prepared>,
     qps: Vec<Connected>,
     listener: Option<Listener>,
     /// What keeps queue pairs connected that the connection manager has connected.
     connections: Vec<Connection>,
     remote: Option<RemoteSlice>,
+    /// The address to connect from.
+    source: Option<IpAddr>,
     control: Arc<Control>,
     /// Memory for completions.
     reaped: [Completion; 32],
@@ -86,6 +89,9 @@ impl CallEnd {
     ///
     /// Before the queue pair is connected, it can only be a receive.
     pub fn push<'a>(&'a self, sink: &mut impl Sink<'a>, op: &Op) -> Result<()> {
+        if let (Some(srq), Kind::Recv) = (&self.srq, op.kind) {
+            return Ok(sink.push_shared(srq, Recv::new(self.local(op)?).wr_id(op.id))?);
+        }
         let index = op.qp as usize;
         let Some(qp) = self.qps.get(index) else {
             let qp = self.prepared.get(index).context("no such queue pair")?;
@@ -149,9 +155,8 @@ impl End for CallEnd {
             Delivery::Workqueue => ulp::cq::Delivery::Workqueue,
             Delivery::Softirq => ulp::cq::Delivery::Softirq,
         };
-        let (sends, recvs) = (config.depth + 2, config.rx_depth + 2);
-        let queue = |per_qp: u32| {
-            let entries = per_qp.saturating_mul(config.qps);
+        let (sends, recvs) = config.requests(2);
+        let queue = |entries: u32| {
             let queue = device.cq_builder(entries).delivery(delivery);
             queue
                 .busy_poll(Duration::from_micros(config.busy_poll_us.into()))
@@ -163,14 +168,17 @@ impl End for CallEnd {
         } else {
             (queue(sends)?, queue(recvs)?)
         };
+        let srq = pd.srq_builder(&recv_cq).max_wr(config.rx_depth + 2);
+        let srq = config.srq.then(|| srq.max_sge(1).build()).transpose()?;
         let maker = Maker {
             pd: &pd,
             send_cq: &send_cq,
             recv_cq: &recv_cq,
+            srq: srq.as_ref(),
             config,
             gid,
         };
-        let prepared = (0..config.qps).map(|_| maker.build());
+        let prepared = (0..config.qps).map(|index| maker.build(index));
         let prepared = prepared.collect::<Result<_>>()?;
         Ok(Self {
             device,
@@ -178,11 +186,13 @@ impl End for CallEnd {
             grant,
             send_cq,
             recv_cq,
+            srq,
             prepared,
             qps: Vec::new(),
             listener: None,
             connections: Vec::new(),
             remote: None,
+            source: plan.device.source,
             control: plan.control.clone(),
             reaped: [Completion::EMPTY; 32],
         })
@@ -246,7 +256,10 @@ impl End for CallEnd {
     }
 
     fn dial(&mut self, addr: SocketAddr) -> Result<()> {
-        let options = ConnectOptions::new().timeout(self.control.timeout);
+        let mut options = ConnectOptions::new().timeout(self.control.timeout);
+        if let Some(ip) = self.source {
+            options = options.source(SocketAddr::new(ip, 0));
+        }
         for qp in std::mem::take(&mut self.prepared) {
             let connected = qp.reliable()?.connect_cm(addr, &options);
             let connected = connected.map_err(ulp::Error::from);
@@ -289,6 +302,7 @@ impl End for CallEnd {
                 done.push(Done {
                     id: completion.wr_id,
                     imm: completion.imm,
+                    qp: completion.qp_user_data as u32,
                 });
             }
             total += n;

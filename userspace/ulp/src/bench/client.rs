@@ -15,8 +15,13 @@ use super::wire::{EndAddress, Message, Reverse, Wire, MAGIC};
 use super::{connect, register};
 use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
+use nix::sys::socket::{
+    self, sockopt::SendTimeout, AddressFamily, SockFlag, SockType, SockaddrStorage,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
 use std::cell::OnceCell;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -49,14 +54,19 @@ pub fn run(config: &Config, device: &DeviceOptions, host: &str, stop: &Arc<Atomi
     outcome
 }
 
-fn dial(host: &str, config: &Config) -> Result<TcpStream> {
+fn dial(host: &str, source: Option<IpAddr>, config: &Config) -> Result<TcpStream> {
     let addrs = host.to_socket_addrs();
     let addrs: Vec<_> = addrs
         .with_context(|| format!("{host}: no such host"))?
         .collect();
+    let timeout = config.timeout().min(Duration::from_secs(10));
     let mut last = None;
     for addr in &addrs {
-        match TcpStream::connect_timeout(addr, config.timeout().min(Duration::from_secs(10))) {
+        let tcp = match source {
+            Some(source) => connect_from(source, *addr, timeout),
+            None => TcpStream::connect_timeout(addr, timeout).map_err(Into::into),
+        };
+        match tcp {
             Ok(tcp) => return Ok(tcp),
             Err(error) => last = Some(error),
         }
@@ -71,6 +81,24 @@ fn dial(host: &str, config: &Config) -> Result<TcpStream> {
     }
 }
 
+/// Connects from an address of this host.
+fn connect_from(source: IpAddr, addr: SocketAddr, timeout: Duration) -> Result<TcpStream> {
+    let family = match addr {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket::socket(family, SockType::Stream, flags, None)?;
+    let source = SockaddrStorage::from(SocketAddr::new(source, 0));
+    socket::bind(socket.as_raw_fd(), &source)
+        .with_context(|| format!("connecting from {source}"))?;
+    // It limits the time of connecting, too.
+    let limit = TimeVal::milliseconds(i64::try_from(timeout.as_millis())?);
+    socket::setsockopt(&socket, SendTimeout, &limit)?;
+    socket::connect(socket.as_raw_fd(), &SockaddrStorage::from(addr))?;
+    Ok(TcpStream::from(socket))
+}
+
 fn with_server(
     config: &Config,
     device: &DeviceOptions,
@@ -78,7 +106,7 @@ fn with_server(
     stop: &Arc<AtomicBool>,
     outcome: &mut Outcome,
 ) -> Result<()> {
-    let mut wire = Wire::new(dial(host, config)?, config.timeout())?;
+    let mut wire = Wire::new(dial(host, device.source, config)?, config.timeout())?;
     wire.send(&Message::Hello {
         magic: MAGIC.to_owned(),
         version: VERSION,

@@ -139,6 +139,29 @@ pub enum Delivery {
     Softirq,
 }
 
+/// A limit of the rate at which an end posts messages.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RateLimit {
+    pub rate: f64,
+    pub unit: RateUnit,
+}
+
+/// The unit of a [`RateLimit`], by its letter in perftest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum RateUnit {
+    /// MiB per second.
+    #[value(name = "M")]
+    Mib,
+    /// Gbit per second.
+    #[value(name = "g")]
+    Gbit,
+    /// Messages per second.
+    #[value(name = "p")]
+    Messages,
+}
+
 /// The way to wait for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -160,7 +183,7 @@ pub enum Amount {
 }
 
 /// The version of [`Config`] and of the messages between client and server.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The largest message that a client may request of a server.
 pub const MAX_SIZE: u32 = 16 << 20;
@@ -233,9 +256,25 @@ pub struct Config {
     pub traffic_class: u8,
     /// Whether the contents of every message are verified.
     pub verify: bool,
+    /// The outstanding reads and atomics of a queue pair, if they are to be fewer than usual.
+    #[serde(default)]
+    pub outs: Option<u8>,
+    /// The wait for an acknowledgement: 0 for ever, 1 to 31 for 4.096 us * 2^n.
+    pub qp_timeout: u8,
+    /// Whether the queue pairs of a thread share `rx_depth` receives.
+    #[serde(default)]
+    pub srq: bool,
+    /// The limit of all messages of an end.
+    #[serde(default)]
+    pub rate_limit: Option<RateLimit>,
     /// The deadline of each step.
     pub timeout_ms: u64,
 }
+
+/// The outstanding reads and atomics of a queue pair, as far as the device goes.
+const OUTS: u8 = 16;
+/// The usual wait for an acknowledgement.
+pub const QP_TIMEOUT: u8 = 14;
 
 fn range<T: PartialOrd + std::fmt::Display>(what: &str, n: T, min: T, max: T) -> Result<()> {
     if n < min || n > max {
@@ -270,6 +309,7 @@ impl Config {
         range("the inline size (-I)", self.inline, 0, MAX_INLINE)?;
         range("the timeout in ms", self.timeout_ms, 100, 3_600_000)?;
         range("the service level (-S)", self.sl, 0, 15)?;
+        range("the timeout of queue pairs (-u)", self.qp_timeout, 0, 31)?;
         if self.mtu.is_some_and(|mtu| Mtu::at_most(mtu).bytes() != mtu) {
             bail!("the MTU (-m) is 256, 512, 1024, 2048 or 4096");
         }
@@ -289,22 +329,22 @@ impl Config {
             );
         }
         // The completion queues belong to a thread.
+        let (sends, recvs) = self.requests(0);
         let entries = match self.one_queue() {
-            true => self.depth + self.rx_depth,
-            false => self.depth.max(self.rx_depth),
+            true => sends + recvs,
+            false => sends.max(recvs),
         };
-        let entries = u64::from(self.qps) * u64::from(entries);
         range("queue pairs (-q) times depth (-t, -r)", entries, 1, 65_536)?;
         if [self.backend, self.peer_backend].contains(&Backend::Uring) {
             // Each receive is an entry of the ring.
-            let entries = u64::from(self.qps) * u64::from(self.depth + self.rx_depth);
             let what = "by io_uring, queue pairs (-q) times depths (-t and -r)";
-            range(what, entries, 1, 2 * u64::from(RING_ENTRIES))?;
+            range(what, sends + recvs, 1, 2 * RING_ENTRIES)?;
         }
         if self.one_file && (self.backend != Backend::Call || !self.list_test()) {
             bail!("threads share an open device (--one-file) only when their requests go by /dev/rust_ulp");
         }
         self.check_transport()?;
+        self.check_limits()?;
         self.check_connection_manager()?;
         if self.bidirectional && !(self.list_test() && self.metric != Metric::Latency) {
             bail!("both directions (-b) are measured as bandwidth or rate");
@@ -360,11 +400,39 @@ impl Config {
         Ok(())
     }
 
+    /// Checks the options that only some operations have.
+    fn check_limits(&self) -> Result<()> {
+        if self.outs == Some(0) {
+            bail!("the number of outstanding reads and atomics (-o) is 1 to 255, not 0");
+        }
+        if self.outs.is_some() && self.test != Test::Read && !self.test.is_atomic() {
+            bail!("only reads and atomics are outstanding at the peer (-o)");
+        }
+        if self.srq && self.test != Test::Send {
+            bail!("only sends arrive at a shared receive queue (--use-srq)");
+        }
+        if self.srq && [self.backend, self.peer_backend].contains(&Backend::Uring) {
+            bail!("io_uring does not tell which queue pair took a shared receive (--use-srq)");
+        }
+        if let Some(limit) = self.rate_limit {
+            if !(limit.rate > 0.0 && limit.rate.is_finite()) {
+                bail!("the limit of the rate (--rate_limit) is a number above 0");
+            }
+            if self.metric == Metric::Latency {
+                bail!("a latency has no rate: --rate_limit is for bandwidth and rate");
+            }
+        }
+        Ok(())
+    }
+
     /// Checks what the connection manager leaves to the route.
     fn check_connection_manager(&self) -> Result<()> {
         let route = self.mtu.is_none() && self.sl == 0 && self.traffic_class == 0;
         if self.rdma_cm && (self.transport != Transport::Rc || !self.list_test()) {
             bail!("the connection manager (-R) connects queue pairs of type RC (-c)");
+        }
+        if self.rdma_cm && self.qp_timeout != QP_TIMEOUT {
+            bail!("with -R the connection manager has the timeout of queue pairs (-u)");
         }
         if self.rdma_cm && !route {
             bail!(
@@ -393,6 +461,33 @@ impl Config {
     /// Returns whether messages are exchanged, in contrast to connections and registrations.
     pub fn list_test(&self) -> bool {
         !matches!(self.test, Test::Connect | Test::Register)
+    }
+
+    /// Returns the sends and the receives that an end may have in flight, with `spare` more on each
+    /// queue.
+    pub fn requests(&self, spare: u32) -> (u32, u32) {
+        let receivers = if self.srq { 1 } else { self.qps };
+        (
+            self.qps * (self.depth + spare),
+            receivers * (self.rx_depth + spare),
+        )
+    }
+
+    /// Returns the outstanding reads and atomics of a queue pair.
+    pub fn outs(&self) -> u8 {
+        self.outs.unwrap_or(OUTS)
+    }
+
+    /// Returns the most messages of `size` bytes per second that a thread may post, if there is a
+    /// limit.
+    pub fn most_per_s(&self, size: u32) -> Option<f64> {
+        let RateLimit { rate, unit } = self.rate_limit?;
+        let messages = match unit {
+            RateUnit::Mib => rate * f64::from(1 << 20) / f64::from(size),
+            RateUnit::Gbit => rate * 1e9 / 8.0 / f64::from(size),
+            RateUnit::Messages => rate,
+        };
+        Some(messages / f64::from(self.threads))
     }
 
     pub fn timeout(&self) -> Duration {
@@ -517,6 +612,10 @@ pub mod tests {
             sl: 0,
             traffic_class: 0,
             verify: true,
+            outs: None,
+            qp_timeout: QP_TIMEOUT,
+            srq: false,
+            rate_limit: None,
             timeout_ms: 1000,
         }
     }
@@ -527,6 +626,46 @@ pub mod tests {
         config.check().unwrap();
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), config);
+    }
+
+    fn limit(rate: f64) -> Option<RateLimit> {
+        let unit = RateUnit::Gbit;
+        Some(RateLimit { rate, unit })
+    }
+
+    #[test]
+    fn a_shared_queue_has_its_receives_once() {
+        let mut config = Config {
+            test: Test::Send,
+            qps: 16,
+            rx_depth: 6000,
+            ..config()
+        };
+        let refused = config.check().unwrap_err().to_string();
+        assert!(
+            refused.contains("queue pairs (-q) times depth"),
+            "{refused}"
+        );
+        config.srq = true;
+        config.check().unwrap();
+        assert_eq!(config.requests(2), (16 * 130, 6002));
+    }
+
+    #[test]
+    fn a_limit_of_the_rate_is_in_messages_of_a_thread() {
+        for (unit, rate, want) in [
+            (RateUnit::Gbit, 0.8, 50_000.0),
+            (RateUnit::Mib, 1.0, 524.288),
+            (RateUnit::Messages, 900.0, 450.0),
+        ] {
+            let config = Config {
+                threads: 2,
+                rate_limit: Some(RateLimit { rate, unit }),
+                ..config()
+            };
+            assert_eq!(config.most_per_s(1000), Some(want));
+        }
+        assert_eq!(config().most_per_s(1000), None);
     }
 
     #[test]
@@ -573,6 +712,15 @@ pub mod tests {
             |c| (c.test, c.transport) = (Test::Write, Transport::Ud),
             |c| (c.test, c.transport) = (Test::Connect, Transport::Uc),
             |c| c.transport = Transport::Uc, // which cannot be verified
+            |c| c.outs = Some(1),
+            |c| (c.test, c.outs) = (Test::Read, Some(0)),
+            |c| c.qp_timeout = 32,
+            |c| (c.rdma_cm, c.qp_timeout) = (true, 10),
+            |c| c.srq = true,
+            |c| (c.test, c.srq, c.peer_backend) = (Test::Send, true, Backend::Uring),
+            |c| c.rate_limit = limit(0.0),
+            |c| c.rate_limit = limit(f64::INFINITY),
+            |c| (c.metric, c.qps, c.rate_limit) = (Metric::Latency, 1, limit(1.0)),
             |c| (c.test, c.transport, c.sizes) = (Test::Send, Transport::Ud, vec![4097]),
             |c| {
                 (c.test, c.transport, c.mtu, c.sizes) =

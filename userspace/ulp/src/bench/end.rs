@@ -73,6 +73,8 @@ impl Op {
 pub struct Done {
     pub id: u64,
     pub imm: Option<u32>,
+    /// With a shared receive queue, the index of the queue pair at which the message arrived.
+    pub qp: u32,
 }
 
 /// One of the two completion queues. With [`Config::one_queue`] both are the same.
@@ -159,6 +161,8 @@ pub struct DeviceOptions {
     pub name: Option<String>,
     pub port: Option<u8>,
     pub gid_index: Option<u8>,
+    /// The address of this host to connect from; the route has it if it is [`None`].
+    pub source: Option<IpAddr>,
 }
 
 /// The parameters of an end.

@@ -39,6 +39,8 @@ const FIRST_IMM: u32 = 2;
 const NUMBERS: u64 = 1 << 31;
 /// The mark of a receive, in its identifier.
 const RECEIVE: u64 = 1 << 60;
+/// The longest sleep of an end that is ahead of its limit of the rate.
+const PAUSE: Duration = Duration::from_millis(1);
 /// The interval at which the last message is repeated where it may be lost.
 const AGAIN: Duration = Duration::from_millis(10);
 
@@ -252,7 +254,8 @@ pub fn prepare<E: End>(task: &Task<'_>, end: &mut E) -> Result<()> {
         } else {
             layout.rx_depth(task.config)
         };
-        for qp in 0..task.config.qps.into() {
+        let queues = if task.config.srq { 1 } else { task.config.qps };
+        for qp in 0..queues.into() {
             for number in 0..receives {
                 end.post(&[receive(task, qp, number)])?;
             }
@@ -274,7 +277,8 @@ fn receive(task: &Task<'_>, qp: u64, number: u64) -> Op {
     let head = task.layout.head;
     let at = task.layout.inbox(qp, number) - u64::from(head);
     let mut op = Op::new(Kind::Recv, qp, at, 0, task.layout.size + head);
-    op.id = qp | RECEIVE;
+    // The receives of a shared queue may complete in another order than they were posted in.
+    op.id = RECEIVE | if task.config.srq { number } else { qp };
     op
 }
 
@@ -999,6 +1003,7 @@ impl<'a> Flow<'a> {
     /// Posts lists until the end condition holds, and waits for all completions.
     fn phase<E: End>(&mut self, end: &mut E, amount: Amount, peak: &mut Peak) -> Result<u64> {
         let began = Instant::now();
+        let most_per_s = self.task.config.most_per_s(self.task.layout.size);
         let list = u64::from(self.task.config.list).min(self.depth * self.flying.len() as u64);
         // Completions per list.
         let every = u64::from(self.task.config.cq_mod);
@@ -1019,6 +1024,10 @@ impl<'a> Flow<'a> {
                 let done = self.wait(end, false, each)?;
                 peak.add(done);
             }
+            if let Some(most_per_s) = most_per_s {
+                let due = began + Duration::from_secs_f64(total as f64 / most_per_s);
+                self.pause(end, due, peak)?;
+            }
             self.fill(end, n)?;
             total += n;
             let done = if self.task.event() && !self.fits(list) {
@@ -1034,6 +1043,20 @@ impl<'a> Flow<'a> {
             peak.add(done);
         }
         Ok(total)
+    }
+
+    /// Waits until `due`, while it takes completions.
+    fn pause<E: End>(&mut self, end: &mut E, due: Instant, peak: &mut Peak) -> Result<()> {
+        let control = self.task.control;
+        loop {
+            control.check()?;
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() || control.stopped() {
+                return Ok(());
+            }
+            peak.add(self.reap(end)?);
+            std::thread::sleep(left.min(PAUSE));
+        }
     }
 
     fn run<E: End>(mut self, end: &mut E) -> Result<Measured> {
@@ -1178,14 +1201,19 @@ impl<'a> Receiver<'a> {
 
     /// Takes a completed receive, and prepares another one in its place.
     fn take<E: End>(&mut self, end: &E, done: &Done) -> Result<()> {
-        let qp = done.id & !RECEIVE;
+        let (task, tag) = (self.task, done.id & !RECEIVE);
+        let shared = task.config.srq;
+        let qp = if shared { done.qp.into() } else { tag };
         let Some(queue) = self.queues.get_mut(qp as usize) else {
             bail!("a completion of no queue pair");
         };
-        let number = queue.taken;
+        // Where the message arrived, and the next one to arrive there.
+        let (place, number, next) = match shared {
+            true => (0, tag, tag),
+            false => (qp, queue.taken, queue.taken + self.rx_depth),
+        };
         queue.taken += 1;
-        let task = self.task;
-        self.again.push(receive(task, qp, number + self.rx_depth));
+        self.again.push(receive(task, place, next));
         if done.imm == Some(LAST_IMM) {
             let again = std::mem::replace(&mut queue.is_over, true);
             if !again && self.is_over() {
@@ -1196,7 +1224,7 @@ impl<'a> Receiver<'a> {
         if task.config.verify {
             let named = done.imm.and_then(|imm| imm.checked_sub(FIRST_IMM));
             let name = named.map_or(queue.messages, u64::from);
-            let at = task.layout.inbox(qp, number);
+            let at = task.layout.inbox(place, number);
             self.scratch
                 .verify(task, end, task.origin.other(), (qp, name), at, 0)?;
             self.verified += 1;

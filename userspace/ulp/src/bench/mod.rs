@@ -32,10 +32,14 @@ use crate::args::{address, duration, size_u32, DeviceArg};
 use crate::output::{self, causes, interrupts, FormatArgs, Usage, VERSION};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
-use config::{Amount, Backend, Config, Delivery, Metric, Mode, Test, Transport};
+use config::{
+    Amount, Backend, Config, Delivery, Metric, Mode, RateLimit, RateUnit, Test, Transport,
+    QP_TIMEOUT,
+};
 use end::DeviceOptions;
 use machine::Machine;
 pub use stats::Report;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -150,6 +154,7 @@ impl DeviceArgs {
             name: self.name.name.clone(),
             port: self.ib_port,
             gid_index: self.gid_index,
+            source: None,
         }
     }
 }
@@ -251,9 +256,32 @@ struct Measure {
     /// Fail, with the exit status 1, if a row has fewer million messages per second.
     #[arg(long, value_name = "MPPS", value_parser = rate)]
     min_rate: Option<f64>,
-    /// Has no effect; perftest's option for Gb/s, which are always printed.
-    #[arg(long = "report_gbits", hide_short_help = true)]
+    /// Print the throughput in Gbit/s instead of MiB/s.
+    #[arg(long = "report_gbits")]
     report_gbits: bool,
+    /// Outstanding reads and atomics per queue pair, of read and atomic [default: 16, as far as the
+    /// device goes]
+    #[arg(short, long, value_name = "N")]
+    outs: Option<u8>,
+    /// Wait for an acknowledgement before a repetition: 4.096 us * 2^N, 0 for ever; of RC.
+    #[arg(short = 'u', long, value_name = "N", default_value_t = QP_TIMEOUT)]
+    qp_timeout: u8,
+    /// Have the queue pairs of a thread share a receive queue, with -r receives; of send, and not by
+    /// io_uring.
+    #[arg(long)]
+    use_srq: bool,
+    /// Limit of the rate at which each end sends, of bandwidth and rate.
+    #[arg(long = "rate_limit", value_name = "RATE", value_parser = rate)]
+    rate_limit: Option<f64>,
+    /// Unit of --rate_limit: Gbit/s (g), MiB/s (M), messages per second (p).
+    #[arg(long = "rate_units", value_enum, default_value_t = RateUnit::Gbit)]
+    rate_units: RateUnit,
+    /// Address of this host to connect from [default: that of the route]
+    #[arg(long = "bind_source_ip", value_name = "ADDRESS")]
+    bind_source_ip: Option<IpAddr>,
+    /// Repeat the measurement until Ctrl-C, and print its results after each duration (-D).
+    #[arg(long = "run_infinitely", requires = "duration", conflicts_with_all = ["min_rate", "output"])]
+    run_infinitely: bool,
     /// Interface to the device at the server [default: as --backend]
     #[arg(long, value_enum)]
     peer_backend: Option<Backend>,
@@ -311,6 +339,10 @@ impl Common {
             sl: 0,
             traffic_class: 0,
             verify: false,
+            outs: None,
+            qp_timeout: QP_TIMEOUT,
+            srq: false,
+            rate_limit: None,
             timeout_ms: self.timeout.as_millis() as u64,
         }
     }
@@ -318,7 +350,16 @@ impl Common {
 
 impl Measure {
     fn run(&self, test: Test) -> Result<ExitCode> {
-        measure(&self.common, self.config(test), &self.host, self.min_rate)
+        let device = DeviceOptions {
+            source: self.bind_source_ip,
+            ..self.common.device.options()
+        };
+        let ends = Ends {
+            min_rate: self.min_rate,
+            gbits: self.report_gbits,
+            forever: self.run_infinitely,
+        };
+        measure(&self.common, &self.config(test), &self.host, &device, &ends)
     }
 
     fn sizes(&self, test: Test) -> Vec<u32> {
@@ -364,6 +405,13 @@ impl Measure {
             sl: self.sl,
             traffic_class: self.tclass,
             verify: self.verify,
+            outs: self.outs,
+            qp_timeout: self.qp_timeout,
+            srq: self.use_srq,
+            rate_limit: self.rate_limit.map(|rate| RateLimit {
+                rate,
+                unit: self.rate_units,
+            }),
             ..self.common.config(test, self.metric)
         }
     }
@@ -403,12 +451,14 @@ impl Bench {
             }
             Command::Connect { host, common } => {
                 let config = common.config(Test::Connect, Metric::Latency);
-                measure(&common, config, &host, None)
+                let device = common.device.options();
+                measure(&common, &config, &host, &device, &Ends::default())
             }
             Command::Register { size, common } => {
                 let mut config = common.config(Test::Register, Metric::Latency);
                 config.sizes = size.unwrap_or_else(|| vec![4096, 65_536, 1 << 20]);
-                measure(&common, config, "", None)
+                let device = common.device.options();
+                measure(&common, &config, "", &device, &Ends::default())
             }
             Command::Study {
                 host,
@@ -463,42 +513,66 @@ fn study(common: &Common, repeat: u32, host: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures, and prints the rows. Fewer than `min_rate` million messages per second are the answer
-/// "no".
-fn measure(common: &Common, config: Config, host: &str, min_rate: Option<f64>) -> Result<ExitCode> {
+/// What becomes of the rows.
+#[derive(Default)]
+struct Ends {
+    /// Fewer million messages per second are the answer "no".
+    min_rate: Option<f64>,
+    /// The throughput is printed in Gbit/s.
+    gbits: bool,
+    /// The measurement is repeated until Ctrl-C.
+    forever: bool,
+}
+
+/// Measures, and prints the rows.
+fn measure(
+    common: &Common,
+    config: &Config,
+    host: &str,
+    device: &DeviceOptions,
+    ends: &Ends,
+) -> Result<ExitCode> {
     config.check().map_err(|error| Usage(causes(&error)))?;
-    if min_rate.is_some() && config.metric == Metric::Latency {
+    if ends.min_rate.is_some() && config.metric == Metric::Latency {
         let what = "a latency has no rate: --min-rate is for bandwidth and rate";
         return Err(Usage(what.to_owned()).into());
     }
     let stop = interrupts()?;
     let host = address(host, common.device.port);
-    let outcome = client::run(&config, &common.device.options(), &host, &stop);
-    let interrupted = stop.load(Ordering::Relaxed);
-    let report = Report {
-        version: VERSION,
-        config,
-        command: std::env::args().collect(),
-        client: Machine::here(),
-        server: outcome.server,
-        rows: outcome.rows,
-        interrupted,
-    };
-    if outcome.error.is_none() || !report.rows.is_empty() {
-        output::print(&match common.format.is_json() {
-            true => serde_json::to_string_pretty(&report)?,
-            false => table::render(&report),
-        })?;
-        if let Some(path) = &common.output {
-            std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
-                .with_context(|| format!("{}", path.display()))?;
+    loop {
+        let outcome = client::run(config, device, &host, &stop);
+        let interrupted = stop.load(Ordering::Relaxed);
+        let report = Report {
+            version: VERSION,
+            config: config.clone(),
+            command: std::env::args().collect(),
+            client: Machine::here(),
+            server: outcome.server,
+            rows: outcome.rows,
+            interrupted,
+        };
+        if outcome.error.is_none() || !report.rows.is_empty() {
+            print(common, &report, ends.gbits)?;
+        }
+        match outcome.error {
+            Some(error) => return Err(error),
+            None if interrupted => return Ok(output::interrupted()),
+            None if ends.forever => {}
+            None => return Ok(output::answer(is_enough(&report.rows, ends.min_rate))),
         }
     }
-    match outcome.error {
-        Some(error) => Err(error),
-        None if interrupted => Ok(output::interrupted()),
-        None => Ok(output::answer(is_enough(&report.rows, min_rate))),
+}
+
+fn print(common: &Common, report: &Report, gbits: bool) -> Result<()> {
+    output::print(&match common.format.is_json() {
+        true => serde_json::to_string_pretty(report)?,
+        false => table::render(report, gbits),
+    })?;
+    if let Some(path) = &common.output {
+        std::fs::write(path, serde_json::to_string_pretty(report)? + "\n")
+            .with_context(|| format!("{}", path.display()))?;
     }
+    Ok(())
 }
 
 /// Returns whether no row has a lower rate, and says which has.

@@ -4,16 +4,16 @@
 
 use super::config::{Config, Transport};
 use super::end::{Kind, Op, PortGid};
-use anyhow::{bail, Result};
+use anyhow::{bail, ensure, Result};
 use rust_ulp as ulp;
 use rust_ulp::qp::{
-    Connected as OnePeer, QpBuilder, Rc, RnrRetries, RnrTimer, TrafficClass, Uc, Ud,
+    AckTimeout, Connected as OnePeer, QpBuilder, Rc, RnrRetries, RnrTimer, TrafficClass, Uc, Ud,
 };
 use rust_ulp::uring::Ring;
 use rust_ulp::wr::{Post, Recv};
 use rust_ulp::{
     Access, Cq, Destination, DeviceBatch, Endpoint, LocalSlice, Mtu, Pd, PreparedQp, Qp,
-    RemoteSlice,
+    RemoteSlice, Srq,
 };
 
 /// A receiver of requests.
@@ -30,6 +30,9 @@ pub trait Sink<'a> {
         qp: &PreparedQp<T>,
         recv: Recv<'a>,
     ) -> ulp::error::Result<()>;
+
+    /// Adds a receive of a shared queue.
+    fn push_shared(&mut self, srq: &Srq, recv: Recv<'a>) -> ulp::error::Result<()>;
 }
 
 impl<'a> Sink<'a> for DeviceBatch<'a> {
@@ -48,6 +51,10 @@ impl<'a> Sink<'a> for DeviceBatch<'a> {
     ) -> ulp::error::Result<()> {
         DeviceBatch::push(self, qp, recv)
     }
+
+    fn push_shared(&mut self, srq: &Srq, recv: Recv<'a>) -> ulp::error::Result<()> {
+        DeviceBatch::push(self, srq, recv)
+    }
 }
 
 impl<'a> Sink<'a> for Ring {
@@ -65,6 +72,10 @@ impl<'a> Sink<'a> for Ring {
         recv: Recv<'a>,
     ) -> ulp::error::Result<()> {
         Ring::push(self, qp, recv)
+    }
+
+    fn push_shared(&mut self, srq: &Srq, recv: Recv<'a>) -> ulp::error::Result<()> {
+        Ring::push(self, srq, recv)
     }
 }
 
@@ -87,6 +98,10 @@ impl<'a> Sink<'a> for Alone {
     ) -> ulp::error::Result<()> {
         qp.post_recv(recv)
     }
+
+    fn push_shared(&mut self, srq: &Srq, recv: Recv<'a>) -> ulp::error::Result<()> {
+        srq.post_recv(recv)
+    }
 }
 
 /// A queue pair that is not yet connected.
@@ -101,25 +116,42 @@ pub struct Maker<'a> {
     pub pd: &'a Pd,
     pub send_cq: &'a Cq,
     pub recv_cq: &'a Cq,
+    pub srq: Option<&'a Srq>,
     pub config: &'a Config,
     /// Port and GID index, if they are not the default ones.
     pub gid: PortGid,
 }
 
 impl Maker<'_> {
-    pub fn build(&self) -> Result<Prepared> {
+    /// Creates queue pair number `index`.
+    pub fn build(&self, index: u32) -> Result<Prepared> {
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         Ok(match self.config.transport {
-            Transport::Rc => {
-                let builder = self.connected::<Rc>(access).rnr_retry(RnrRetries::FOREVER);
-                Prepared::Rc(builder.min_rnr_timer(RnrTimer::new(12)?).build()?)
+            Transport::Rc => Prepared::Rc(self.reliable(index, access)?),
+            Transport::Uc => {
+                Prepared::Uc(self.connected::<Uc>(index, Access::REMOTE_WRITE).build()?)
             }
-            Transport::Uc => Prepared::Uc(self.connected::<Uc>(Access::REMOTE_WRITE).build()?),
-            Transport::Ud => Prepared::Ud(self.builder::<Ud>().build()?),
+            Transport::Ud => Prepared::Ud(self.builder::<Ud>(index).build()?),
         })
     }
 
-    fn builder<T: ulp::qp::Transport>(&self) -> QpBuilder<T> {
+    fn reliable(&self, index: u32, access: Access) -> Result<PreparedQp<Rc>> {
+        let (config, builder) = (self.config, self.connected::<Rc>(index, access));
+        let builder = builder
+            .rnr_retry(RnrRetries::FOREVER)
+            .min_rnr_timer(RnrTimer::new(12)?)
+            .timeout(AckTimeout::new(config.qp_timeout)?)
+            .rd_atomic(config.outs());
+        let qp = builder.build()?;
+        let most = qp.endpoint().initiator;
+        ensure!(
+            config.outs.is_none_or(|outs| outs <= most),
+            "the device has at most {most} outstanding reads and atomics (-o)"
+        );
+        Ok(qp)
+    }
+
+    fn builder<T: ulp::qp::Transport>(&self, index: u32) -> QpBuilder<T> {
         let config = self.config;
         let builder = self
             .pd
@@ -129,15 +161,20 @@ impl Maker<'_> {
             .max_recv_wr(config.rx_depth + 2)
             .max_inline(config.inline)
             .sl(config.sl)
-            .traffic_class(TrafficClass(config.traffic_class));
+            .traffic_class(TrafficClass(config.traffic_class))
+            .user_data(index.into());
+        let builder = match self.srq {
+            Some(srq) => builder.srq(srq),
+            None => builder,
+        };
         match self.gid {
             Some((port, index)) => builder.gid(port, index),
             None => builder,
         }
     }
 
-    fn connected<T: OnePeer>(&self, access: Access) -> QpBuilder<T> {
-        let builder = self.builder::<T>().access(access);
+    fn connected<T: OnePeer>(&self, index: u32, access: Access) -> QpBuilder<T> {
+        let builder = self.builder::<T>(index).access(access);
         match self.config.mtu {
             Some(mtu) => builder.mtu(Mtu::at_most(mtu)),
             None => builder,

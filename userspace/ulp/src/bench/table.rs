@@ -36,6 +36,7 @@ const LATENCY: &[&str] = &[
     "99.9%[usec]",
     "99.99%[usec]",
 ];
+/// The columns of the throughput in MiB/s, and those in Gbit/s alone.
 const THROUGHPUT: &[&str] = &[
     "BW peak[MiB/sec]",
     "BW average[MiB/sec]",
@@ -43,8 +44,10 @@ const THROUGHPUT: &[&str] = &[
     "MsgRate[Mpps]",
 ];
 
-/// Formats a report: its parameters, then its rows.
-pub fn render(report: &Report) -> String {
+const THROUGHPUT_GBITS: &[&str] = &["BW peak[Gb/sec]", "BW average[Gb/sec]", "MsgRate[Mpps]"];
+
+/// Formats a report: its parameters, then its rows. With `gbits` the throughput is in Gbit/s.
+pub fn render(report: &Report, gbits: bool) -> String {
     let config = &report.config;
     let mut title = format!("{} {}, {}", config.test, config.metric, config.backend);
     if config.peer_backend != config.backend && report.server.is_some() {
@@ -77,7 +80,11 @@ pub fn render(report: &Report) -> String {
     if steps {
         head.insert(0, "step");
     }
-    head.extend(if many { THROUGHPUT } else { LATENCY });
+    head.extend(match (many, gbits) {
+        (false, _) => LATENCY,
+        (true, false) => THROUGHPUT,
+        (true, true) => THROUGHPUT_GBITS,
+    });
     if config.verify {
         head.push("#verified");
     }
@@ -88,7 +95,7 @@ pub fn render(report: &Report) -> String {
     table.set_header(head);
     for row in &report.rows {
         let count = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
-        let mut cells = cells(row, steps);
+        let mut cells = cells(row, steps, gbits);
         cells.extend(config.verify.then(|| count(row.verified)));
         cells.extend(lost.then(|| count(row.lost)));
         table.add_row(cells);
@@ -104,14 +111,19 @@ pub fn render(report: &Report) -> String {
     format!("{title}\n{table}{interrupted}")
 }
 
-fn cells(row: &Row, steps: bool) -> Vec<String> {
+fn cells(row: &Row, steps: bool, gbits: bool) -> Vec<String> {
     let mut cells = vec![row.size.to_string(), row.iterations.to_string()];
     if steps {
         cells.insert(0, row.step.clone().unwrap_or_default());
     }
     if let Some(t) = &row.throughput {
-        cells.push(format!("{:.2}", t.peak_mib_s));
-        cells.push(format!("{:.2}", t.avg_mib_s));
+        if gbits {
+            let peak = t.peak_mib_s * f64::from(1 << 23) / 1e9;
+            cells.push(format!("{peak:.3}"));
+        } else {
+            cells.push(format!("{:.2}", t.peak_mib_s));
+            cells.push(format!("{:.2}", t.avg_mib_s));
+        }
         cells.push(format!("{:.3}", t.avg_gbit_s));
         cells.push(format!("{:.6}", t.msg_rate_mpps));
     } else if let Some(l) = &row.latency_ns {

@@ -112,6 +112,7 @@ impl UringEnd {
             self.queue(Queue::Recv).push_back(Done {
                 id: completion.wr_id,
                 imm: completion.imm,
+                qp: 0,
             });
             self.early -= 1;
             if self.early == 0 {
@@ -136,18 +137,23 @@ impl UringEnd {
                 .lists
                 .get_mut(index)
                 .context("a completion of no list")?;
-            self.sent
-                .extend(ids.drain(..).map(|id| Done { id, imm: None }));
+            self.sent.extend(ids.drain(..).map(|id| Done {
+                id,
+                imm: None,
+                qp: 0,
+            }));
             self.free.push(index);
         } else if number & RECV != 0 {
             self.queue(Queue::Recv).push_back(Done {
                 id: number & !RECV,
                 imm: completion.imm,
+                qp: 0,
             });
         } else if number & SILENT == 0 {
             self.sent.push_back(Done {
                 id: number,
                 imm: None,
+                qp: 0,
             });
         }
         Ok(())
@@ -266,8 +272,8 @@ impl End for UringEnd {
     fn new(plan: &Plan<'_>) -> Result<Self> {
         let config = plan.config;
         // Every receive is an entry of its own; sends are lists, or are posted one by one.
-        let most = (config.rx_depth + config.depth).saturating_mul(config.qps);
-        let entries = most.clamp(128, RING_ENTRIES).next_power_of_two();
+        let (sends, recvs) = config.requests(0);
+        let entries = (sends + recvs).clamp(128, RING_ENTRIES).next_power_of_two();
         Ok(Self {
             ring: None,
             entries,

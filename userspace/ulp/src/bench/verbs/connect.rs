@@ -26,7 +26,7 @@ pub fn client(
         let memory = Memory::new(&chosen.context, BUFFER)?;
         let made = start.elapsed();
         let mut id = cm::Id::new(&channel)?;
-        id.resolve_addr(target.addr, timeout)?;
+        id.resolve_addr(None, target.addr, timeout)?;
         id.resolve_route(timeout)?;
         id.create_qp(&memory, &cq)?;
         id.connect(timeout)?;
@@ -98,7 +98,8 @@ impl Server for Theirs {
 
     fn prepare(&mut self) -> Result<()> {
         let (memory, cq) = (&self.memory, &self.cq);
-        self.next = Some(QueuePair::new(Transport::Rc, memory, cq, cq, (1, 1, 0))?);
+        let qp = QueuePair::new(Transport::Rc, memory, cq, cq, (1, 1, 0), None)?;
+        self.next = Some(qp);
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use ulp_verbs::{cm, Context, Memory, Peer, QueuePair, Request, Requests, VerbsCq};
+use ulp_verbs::{cm, Context, Memory, Peer, QueuePair, Request, Requests, Srq, VerbsCq};
 
 /// A device, with the port and the GID of its queue pairs.
 pub struct Chosen {
@@ -94,14 +94,6 @@ fn mtu_bytes(code: u8) -> u32 {
     128 << code.clamp(1, 5)
 }
 
-/// The outstanding reads and atomics, as many as the crate uses.
-const RD_ATOMIC: u8 = 16;
-/// The same for librdmacm, and retries for ever of what finds no receive.
-const LIMITS: cm::Limits = cm::Limits {
-    rd_atomic: RD_ATOMIC,
-    rnr_retry: 7,
-};
-
 /// A thread that ends sleeps in libibverbs, which have no deadline, by moving the queue pairs to
 /// ERR.
 ///
@@ -170,8 +162,13 @@ pub struct VerbsEnd {
     psns: Vec<u32>,
     /// Service level and traffic class.
     class: (u8, u8),
+    /// The outstanding reads and atomics, and the code of the wait for an acknowledgement.
+    limits: (u8, u8),
     chosen: Chosen,
     memory: Arc<Memory>,
+    srq: Option<Arc<Srq>>,
+    /// The address to connect from.
+    source: Option<IpAddr>,
     send_cq: Arc<VerbsCq>,
     recv_cq: Arc<VerbsCq>,
     /// Completions that were polled and not yet reaped.
@@ -228,6 +225,15 @@ impl VerbsEnd {
         })
     }
 
+    /// Returns the limits of a connection by librdmacm, with retries for ever of what finds no
+    /// receive.
+    fn cm_limits(&self) -> cm::Limits {
+        cm::Limits {
+            rd_atomic: self.limits.0,
+            rnr_retry: 7,
+        }
+    }
+
     /// Polls once, and returns the number of completions to reap.
     fn poll(&mut self, queue: Queue) -> Result<usize> {
         let (cq, done) = match queue {
@@ -267,8 +273,8 @@ impl End for VerbsEnd {
             chosen.mtu = chosen.mtu.min(mtu_code(mtu));
         }
         let memory = Memory::new(&chosen.context, usize::try_from(plan.layout.bytes())?)?;
-        let (sends, recvs) = (config.depth + 2, config.rx_depth + 2);
-        let queue = |per_qp: u32| VerbsCq::new(&chosen.context, per_qp.saturating_mul(config.qps));
+        let (sends, recvs) = config.requests(2);
+        let queue = |entries: u32| VerbsCq::new(&chosen.context, entries);
         let (send_cq, recv_cq) = if config.one_queue() {
             let both = queue(sends + recvs)?;
             (both.clone(), both)
@@ -281,9 +287,11 @@ impl End for VerbsEnd {
             Transport::Uc => ulp_verbs::Transport::Uc,
             Transport::Ud => ulp_verbs::Transport::Ud,
         };
+        let srq = config.srq.then(|| Srq::new(&memory, config.rx_depth + 2));
+        let srq = srq.transpose()?;
         for _ in 0..config.qps {
-            let room = (sends, recvs, config.inline);
-            let qp = QueuePair::new(transport, &memory, &send_cq, &recv_cq, room)?;
+            let room = (config.depth + 2, config.rx_depth + 2, config.inline);
+            let qp = QueuePair::new(transport, &memory, &send_cq, &recv_cq, room, srq.as_ref())?;
             qp.init(chosen.port)?;
             qps.push(qp);
         }
@@ -292,9 +300,12 @@ impl End for VerbsEnd {
             guard: Guard::new(qps.clone(), plan.control.clone()),
             psns: qps.iter().map(|_| random_psn()).collect(),
             class: (config.sl, config.traffic_class),
+            limits: (config.outs(), config.qp_timeout),
             qps,
             chosen,
             memory,
+            srq,
+            source: plan.device.source,
             send_cq,
             recv_cq,
             sent: VecDeque::with_capacity(1024),
@@ -319,7 +330,7 @@ impl End for VerbsEnd {
                     gid: self.chosen.gid,
                     lid: self.chosen.lid,
                     mtu: mtu_bytes(self.chosen.mtu),
-                    rd_atomic: (RD_ATOMIC, RD_ATOMIC),
+                    rd_atomic: (self.limits.0, self.limits.0),
                 })
                 .collect(),
             addr: self.memory.addr(),
@@ -345,10 +356,11 @@ impl End for VerbsEnd {
                 gid: peer.gid,
                 lid: peer.lid,
                 mtu: mtu_code(peer.mtu).min(chosen.mtu),
-                responder: peer.rd_atomic.0.min(RD_ATOMIC),
-                initiator: peer.rd_atomic.1.min(RD_ATOMIC),
+                responder: peer.rd_atomic.0.min(self.limits.0),
+                initiator: peer.rd_atomic.1.min(self.limits.0),
                 sl: self.class.0,
                 traffic_class: self.class.1,
+                timeout: self.limits.1,
             };
             qp.connect(chosen.port, chosen.gid_index, *psn, &peer)?;
         }
@@ -365,7 +377,7 @@ impl End for VerbsEnd {
     fn accept(&mut self) -> Result<()> {
         let listener = self.listener.take().context("the end does not listen")?;
         let timeout = self.control.timeout;
-        self.ids = listener.accept_all(&self.qps, LIMITS, timeout)?;
+        self.ids = listener.accept_all(&self.qps, self.cm_limits(), timeout)?;
         Ok(())
     }
 
@@ -373,9 +385,9 @@ impl End for VerbsEnd {
         let timeout = self.control.timeout;
         for qp in self.qps.iter() {
             let id = cm::Id::new(&cm::Channel::new()?)?;
-            id.resolve_addr(addr, timeout)?;
+            id.resolve_addr(self.source, addr, timeout)?;
             id.resolve_route(timeout)?;
-            id.connect_qp(qp, LIMITS, timeout)
+            id.connect_qp(qp, self.cm_limits(), timeout)
                 .with_context(|| format!("connecting to {addr}"))?;
             self.ids.push(id);
         }
@@ -393,7 +405,10 @@ impl End for VerbsEnd {
                 .context("no such queue pair")?;
             if first.kind == Kind::Recv {
                 let recvs = list.iter().map(|op| (op.id, op.local as usize, op.len));
-                qp.post_recv(&mut self.room, recvs)?;
+                match &self.srq {
+                    Some(srq) => srq.post_recv(&mut self.room, recvs)?,
+                    None => qp.post_recv(&mut self.room, recvs)?,
+                }
                 continue;
             }
             let remote = self.remote;
@@ -441,9 +456,15 @@ impl End for VerbsEnd {
                     d.status
                 );
             }
+            // Only the shared queue does not tell the queue pairs apart.
+            let qp = match &self.srq {
+                Some(_) => self.qps.iter().position(|qp| qp.qp_num() == d.qp_num),
+                None => None,
+            };
             done.push(Done {
                 id: d.wr_id,
                 imm: d.imm,
+                qp: qp.unwrap_or(0) as u32,
             });
         }
         Ok(n)
