@@ -66,16 +66,34 @@ fn the_sample_module_has_at_most_120_lines_and_is_safe() {
     );
 }
 
+/// Returns the lines of the first `use` and of the last brace.
+fn extent(lines: &[&str]) -> (usize, usize) {
+    let first = lines.iter().position(|line| line.starts_with("use "));
+    let last = lines.iter().rposition(|line| *line == "}");
+    (first.unwrap(), last.unwrap())
+}
+
+#[test]
+fn an_example_has_at_most_80_lines() {
+    let mut files = Vec::new();
+    rust_files(
+        &repository().join("userspace/rust-ulp/examples"),
+        &mut files,
+    );
+    for path in files {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (first, last) = extent(&text.lines().collect::<Vec<_>>());
+        let count = last - first + 1;
+        assert!(count <= 80, "{} has {count} lines", path.display());
+    }
+}
+
 #[test]
 fn an_rdma_write_takes_at_most_50_lines() {
     let path = repository().join("userspace/rust-ulp/examples/rdma_write.rs");
     let text = std::fs::read_to_string(path).unwrap();
     let lines: Vec<&str> = text.lines().collect();
-    let first = lines
-        .iter()
-        .position(|line| line.starts_with("use "))
-        .unwrap();
-    let last = lines.iter().rposition(|line| *line == "}").unwrap();
+    let (first, last) = extent(&lines);
     let count = last - first + 1;
     assert!(
         count <= 50,

@@ -5,8 +5,8 @@
 //!     hello_rc listen 0.0.0.0:18515
 //!     hello_rc 10.9.0.2:18515 "hello"
 //!
-//! `hello_tcp` does the same without RDMA: what differs is that memory is registered, that receives are posted before
-//! anybody sends, and that the message goes from one program's memory to the other's with no copy in between.
+//! Unlike with TCP, the memory is registered, the receives are posted before anybody sends, and the
+//! message goes from one program's memory to the other's with no copy in between.
 
 use rust_ulp::qp::Rc;
 use rust_ulp::wr::{Recv, Send};

@@ -117,7 +117,7 @@
 //! Of the programs in `examples/`, begin with `rdma_write`, one write over TCP parameters. Then comes
 //! the one that is nearest to yours: `hello_cm` (the connection manager), `echo_rc` (messages),
 //! `clients` (a server of several clients), `remote_read`, `batch`, `stream` (bytes), `hello_ud`
-//! (datagrams), `async_tokio` and `async_smol` (tasks), `event_loop` (`epoll`), `uring` (io_uring).
+//! (datagrams), `async_tokio` (tasks), `uring` (io_uring), `dmabuf` (memory of another device).
 //!
 //! [`from_verbs`] tells for each call of libibverbs and librdmacm what there is instead.
 //!

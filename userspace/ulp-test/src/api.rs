@@ -7,7 +7,7 @@ use crate::hosts::{connect, pattern, Host};
 use crate::report::{because, check, equal, hang, Outcome, Report};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use rust_ulp::diagnosis::{Diagnosis, Evidence, RetryCause};
-use rust_ulp::error::CompletionError;
+use rust_ulp::error::{CompletionError, ErrorKind};
 use rust_ulp::events::EventKind;
 use rust_ulp::grant::{GrantOptions, GrantState};
 use rust_ulp::memory::BufferKind;
@@ -16,7 +16,8 @@ use rust_ulp::qp::{AckTimeout, QpAttr, Rc, Retries, RnrRetries, RnrTimer, Traffi
 use rust_ulp::uring::{Ring, RingBuilder};
 use rust_ulp::wr::{CompareSwap, FetchAdd, Read, Recv, Send, SendTo, WrOpcode, Write};
 use rust_ulp::{
-    cm, Access, Completion, Cq, Endpoint, Error, Grant, Grh, Opcode, Qp, RemoteSlice, Status,
+    cm, Access, Completion, Cq, Device, Endpoint, Error, Grant, Grh, Opcode, Qp, RemoteSlice,
+    Status,
 };
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -922,6 +923,25 @@ fn files(r: &mut Report, a: &Host, b: &Host) {
                 .and_then(|()| check("and then another", again.is_ok())))
         },
     );
+}
+
+/// `ulp-test nodes`: memory of each NUMA node, of which there are so many.
+pub fn nodes(r: &mut Report, count: u16) {
+    r.case("memory of each NUMA node, and of no other", || {
+        let run = || -> R<Outcome> {
+            let pd = Device::open_default()?.alloc_pd()?;
+            let mut found = Vec::new();
+            for node in 0..count {
+                let info = pd.buffer_builder(4 << 20).node(node).build()?.query()?;
+                found.push(info.node);
+            }
+            let beyond = pd.buffer_builder(4096).node(count).build();
+            let refused = beyond.err().map(|error| error.kind());
+            Ok(equal("nodes", found, (0..i32::from(count)).collect())
+                .and_then(|()| equal("one more", refused, Some(ErrorKind::OutOfRange))))
+        };
+        run().map_err(because("a call"))?
+    });
 }
 
 // --- memory and grants ------------------------------------------------------------------------------------------

@@ -52,9 +52,14 @@ enum Command {
         #[arg(long)]
         passed: bool,
     },
+    /// Allocates memory of each NUMA node.
+    Nodes {
+        /// The number of nodes.
+        count: u16,
+    },
     /// One end of a stream between tasks that drop futures all the time.
     Tasks {
-        /// `listen ADDR:PORT`, or `ADDR:PORT`.
+        /// `tokio` or `smol`, then `listen ADDR:PORT` or `ADDR:PORT`.
         words: Vec<String>,
     },
     #[command(flatten)]
@@ -65,6 +70,11 @@ fn main() -> ExitCode {
     let part: fn(&mut Report) = match Command::parse() {
         Command::Fuzz(options) => return fuzz::run(&options),
         Command::Load { seed, passed } => return load::run(seed, passed),
+        Command::Nodes { count } => {
+            let mut report = Report::new();
+            api::nodes(&mut report, count);
+            return report.status();
+        }
         Command::Tasks { words } => return tasks::run(&words),
         Command::Hooks(command) => return hooks::run(command),
         Command::Uring { part: Some(part) } => {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `ulp-test tasks`: a stream between tasks that drop futures all the time: attempts to connect,
-//! waits, reads, writes and requests. Nothing breaks, and every byte arrives.
+//! `ulp-test tasks`: a stream between tasks of tokio or of smol that drop futures all the time:
+//! attempts to connect, waits, reads, writes and requests. Nothing breaks, and every byte arrives.
+//! Then a write, a read and messages over a connection by the RDMA connection manager.
 
 use rust_ulp::qp::Rc;
 use rust_ulp::stream::{PreparedReceiver, PreparedSender, ENTRIES};
 use rust_ulp::tcp::Listener;
-use rust_ulp::wr::Recv;
-use rust_ulp::{AsyncCq, AsyncRequests, Device, PreparedQp};
+use rust_ulp::wr::{Read, Recv, Send, Write};
+use rust_ulp::{cm, Access, AsyncCq, AsyncRequests, Buffer, Device, PreparedQp};
 use std::future::{poll_fn, Future};
 use std::pin::pin;
 use std::process::ExitCode;
@@ -19,23 +20,44 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const LONG: Duration = Duration::from_secs(30);
 const BYTES: u32 = 300_000;
 const ATTEMPTS: usize = 16;
+const MESSAGE: &[u8] = b"hello task";
+const USAGE: &str = "usage: ulp-test tasks tokio|smol [listen] ADDR:PORT";
 
 /// Runs one end of the stream.
 pub fn run(words: &[String]) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let result = runtime.map_err(Into::into).and_then(|tokio| match words {
-        [listen, addr] if listen == "listen" => tokio.block_on(listen_at(addr)),
-        [addr] => tokio.block_on(connect(addr)),
-        _ => Err("usage: ulp-test tasks [listen] ADDR:PORT".into()),
-    });
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let result = match words[..] {
+        ["tokio", ref end @ ..] => in_tokio(run_end(end)),
+        ["smol", ref end @ ..] => async_io::block_on(run_end(end)),
+        _ => Err(USAGE.into()),
+    };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ulp-test: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn in_tokio(end: impl Future<Output = Result<()>>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(end)
+}
+
+async fn run_end(words: &[&str]) -> Result<()> {
+    match words {
+        ["listen", addr] => {
+            listen_at(addr).await?;
+            listen_by_manager(addr).await
+        }
+        [addr] => {
+            connect(addr).await?;
+            connect_by_manager(addr).await
+        }
+        _ => Err(USAGE.into()),
     }
 }
 
@@ -149,4 +171,59 @@ async fn connect(addr: &str) -> Result<()> {
     println!("{dropped} writes were dropped");
     poll_fn(|cx| AsyncWrite::poll_shutdown(pin!(&mut sender), cx)).await?;
     Ok(())
+}
+
+fn tell(buf: &Buffer) -> Result<()> {
+    let got = buf.to_vec(..MESSAGE.len())?;
+    println!("by the manager: {:?}", String::from_utf8_lossy(&got));
+    Ok(())
+}
+
+async fn listen_by_manager(addr: &str) -> Result<()> {
+    let dev = Device::open_default()?;
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
+    let buf = pd.alloc_buffer(4096)?;
+    let grant = buf.grant(.., Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
+    let requests = AsyncRequests::new(&cq)?;
+    // A write with immediate data completes the first, a message the second.
+    let written = requests.post(&qp, Recv::empty())?;
+    let told = requests.post(&qp, Recv::empty())?;
+    let listener = cm::Listener::bind(&dev, addr.parse()?, 4)?;
+    let request = listener.requests()?.next_request().await?;
+    let options = cm::AcceptOptions::new().timeout(LONG).grant(&grant);
+    let connection = request.accept_async(qp, &options).await?;
+    written.await?.check()?;
+    tell(&buf)?;
+    told.await?.check()?;
+    let answer = requests.post(connection.qp(), Send::empty())?;
+    Ok(answer.await?.check()?)
+}
+
+async fn connect_by_manager(addr: &str) -> Result<()> {
+    let dev = Device::open_default()?;
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
+    let buf = pd.alloc_buffer(4096)?;
+    let requests = AsyncRequests::new(&cq)?;
+    let options = cm::ConnectOptions::new().timeout(LONG);
+    // The other end may not listen yet.
+    let (connection, answer) = loop {
+        let qp = pd.qp_builder::<Rc>(&cq).build()?;
+        let answer = requests.post(&qp, Recv::empty())?;
+        match qp.connect_cm_async(addr.parse()?, &options).await {
+            Ok(connection) => break (connection, answer),
+            Err(error) if error.rejection().is_some() => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let (qp, grant) = (connection.qp(), connection.private().grant(0)?);
+    let write = requests.post(qp, Write::inline_bytes(MESSAGE, grant).imm(1))?;
+    let back = grant.slice(..MESSAGE.len() as u64)?;
+    let read = requests.post(qp, Read::new(back, buf.slice(..MESSAGE.len())?))?;
+    // Both are under way; in which order they are awaited does not matter.
+    read.await?.check()?;
+    write.await?.check()?;
+    tell(&buf)?;
+    requests.post(qp, Send::empty())?.await?.check()?;
+    Ok(answer.await?.check()?)
 }
