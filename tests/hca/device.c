@@ -14,68 +14,49 @@
 
 #include "hca.h"
 
+/* A parameter of the module, which the other files know as a variable. */
+#define PARAM(name, type, mode, text)                     \
+	module_param_named(name, hca_##name, type, mode); \
+	MODULE_PARM_DESC(name, text)
+
 unsigned int hca_dma_faults;
 EXPORT_SYMBOL_GPL(hca_dma_faults);
-module_param_named(dma_faults, hca_dma_faults, uint, 0444);
-MODULE_PARM_DESC(dma_faults, "accesses to addresses that are not mapped");
+PARAM(dma_faults, uint, 0444, "accesses to addresses that are not mapped");
 
 unsigned int hca_broken_rules;
 EXPORT_SYMBOL_GPL(hca_broken_rules);
-module_param_named(broken_rules, hca_broken_rules, uint, 0444);
-MODULE_PARM_DESC(broken_rules, "calls that a driver need not expect");
+PARAM(broken_rules, uint, 0444, "calls that a driver need not expect");
 
 unsigned int hca_fail_command;
 EXPORT_SYMBOL_GPL(hca_fail_command);
-module_param_named(fail_command, hca_fail_command, uint, 0644);
-MODULE_PARM_DESC(fail_command, "the n-th command fails, 0 for none");
+PARAM(fail_command, uint, 0644, "the n-th command fails, 0 for none");
 
 static char fail_name[16];
 module_param_string(fail_name, fail_name, sizeof(fail_name), 0644);
 MODULE_PARM_DESC(fail_name, "only commands of this name count for it");
 
-unsigned int hca_completion_us;
-module_param_named(completion_us, hca_completion_us, uint, 0644);
-MODULE_PARM_DESC(completion_us,
-		 "microseconds until a completion can be polled");
-
-unsigned int hca_context, hca_handler_cpu;
-module_param_named(context, hca_context, uint, 0644);
-MODULE_PARM_DESC(context, "that of completion handlers, on their vector's CPU");
-module_param_named(handler_cpu, hca_handler_cpu, uint, 0644);
-MODULE_PARM_DESC(handler_cpu, "the CPU of the last completion handler");
+static unsigned int hca_command_us;
+unsigned int hca_completion_us, hca_context, hca_handler_cpu;
+PARAM(command_us, uint, 0644, "microseconds that a command takes");
+PARAM(completion_us, uint, 0644, "microseconds until one can be polled");
+PARAM(context, uint, 0644, "that of handlers, on their vector's CPU");
+PARAM(handler_cpu, uint, 0644, "the CPU of the last completion handler");
 
 unsigned int hca_interrupt_ms, hca_lose_interrupt, hca_refuse_send;
-module_param_named(interrupt_ms, hca_interrupt_ms, uint, 0644);
-MODULE_PARM_DESC(interrupt_ms, "milliseconds that an interrupt is late");
-module_param_named(lose_interrupt, hca_lose_interrupt, uint, 0644);
-MODULE_PARM_DESC(lose_interrupt, "the n-th interrupt is lost, 0 for none");
-module_param_named(refuse_send, hca_refuse_send, uint, 0644);
-MODULE_PARM_DESC(refuse_send, "the n-th send is refused, 0 for none");
+PARAM(interrupt_ms, uint, 0644, "milliseconds that an interrupt is late");
+PARAM(lose_interrupt, uint, 0644, "the n-th interrupt is lost, 0 for none");
+PARAM(refuse_send, uint, 0644, "the n-th send is refused, 0 for none");
 
-unsigned int hca_flush_register, hca_poll_ms;
-module_param_named(flush_register, hca_flush_register, uint, 0644);
-MODULE_PARM_DESC(flush_register, "the next n REG_MR fail their queue pair");
-module_param_named(poll_ms, hca_poll_ms, uint, 0644);
-MODULE_PARM_DESC(poll_ms, "milliseconds that a worker keeps completions");
+unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
+PARAM(flush_register, uint, 0644, "the next n REG_MR fail their queue pair");
+PARAM(poll_ms, uint, 0644, "milliseconds that a worker keeps completions");
+PARAM(deaf, uint, 0644, "the adapter, 1 or 2, that receives nothing");
+PARAM(unheard, uint, 0644, "number of messages that it has not received");
 
-bool hca_stopped, hca_late_receive, hca_storm, hca_hold_writes;
-module_param_named(late_receive, hca_late_receive, bool, 0644);
-MODULE_PARM_DESC(late_receive,
-		 "a QP completes a receive while it is destroyed");
-module_param_named(pause_storm, hca_storm, bool, 0644);
-MODULE_PARM_DESC(pause_storm, "pause frames stop connected queue pairs");
-module_param_named(hold_writes, hca_hold_writes, bool, 0644);
-MODULE_PARM_DESC(hold_writes, "what is late of a Write does not land");
-
-static unsigned int command_us;
-module_param(command_us, uint, 0644);
-MODULE_PARM_DESC(command_us, "microseconds that a command takes");
-
-unsigned int hca_deaf, hca_unheard;
-module_param_named(deaf, hca_deaf, uint, 0644);
-MODULE_PARM_DESC(deaf, "the adapter, 1 or 2, that receives nothing");
-module_param_named(unheard, hca_unheard, uint, 0644);
-MODULE_PARM_DESC(unheard, "number of messages that it has not received");
+bool hca_stopped, hca_late_receive, hca_pause_storm, hca_hold_writes;
+PARAM(late_receive, bool, 0644, "a receive completes in a QP's destruction");
+PARAM(pause_storm, bool, 0644, "pause frames stop connected queue pairs");
+PARAM(hold_writes, bool, 0644, "what is late of a Write does not land");
 
 /* The devices by number. A reader is in an RCU read section. */
 struct hca __rcu *hcas[2];
@@ -108,7 +89,7 @@ unsigned int hca_count_down(unsigned int *left)
 /* What every command to the adapter does: it sleeps, and may fail. */
 int hca_command(struct hca *hca, const char *name)
 {
-	unsigned int us = READ_ONCE(command_us);
+	unsigned int us = READ_ONCE(hca_command_us);
 	bool fails;
 
 	might_sleep();

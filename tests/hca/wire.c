@@ -404,7 +404,7 @@ static enum ib_wc_status connected(struct hca_qp *qp, struct hca_wqe *wqe)
 		return status;
 
 	/* What stays within the adapter is not stopped. */
-	if (qp->dest != hca->number && READ_ONCE(hca_storm)) {
+	if (qp->dest != hca->number && READ_ONCE(hca_pause_storm)) {
 		atomic64_inc(&hca->pauses);
 		return reliable ? HCA_RETRY : IB_WC_SUCCESS;
 	}
