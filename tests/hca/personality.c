@@ -26,6 +26,8 @@ MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
 	.max_pages = HCA_MAX_PAGES, .good_pages = HCA_MAX_PAGES,          \
 	.page_sizes = 0xfffff000
 
+#define DRIVER(of, number) PLAIN, .name = of, .driver = RDMA_DRIVER_##number
+
 /* hw/cxgb4/provider.c, c4iw_query_gid() */
 static int iwarp_query_gid(struct ib_device *ib, u32 port, int index,
 			   union ib_gid *gid)
@@ -47,14 +49,10 @@ static const struct hca_rules all_rules[] = {
 	{ PLAIN, .name = "plain" },
 	{
 		/* hw/mlx4/qp.c has all types, atomics and LAST_WQE_REACHED. */
-		PLAIN,
-		.name = "mlx4",
-		.driver = RDMA_DRIVER_MLX4,
+		DRIVER("mlx4", MLX4),
 	},
 	{
-		PLAIN,
-		.name = "mlx5",
-		.driver = RDMA_DRIVER_MLX5,
+		DRIVER("mlx5", MLX5),
 		/* hw/mlx5/wr.c:1073, mlx5_ib_post_send() */
 		.refuses_in_error = true,
 		/* hw/mlx5/qp.c:510, sq_overhead(): of RC, that of a UMR. */
@@ -68,9 +66,7 @@ static const struct hca_rules all_rules[] = {
 		.relaxed = true,
 	},
 	{
-		PLAIN,
-		.name = "irdma",
-		.driver = RDMA_DRIVER_IRDMA,
+		DRIVER("irdma", IRDMA),
 		/* hw/irdma/verbs.c:881, irdma_validate_qp_attrs() */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/irdma/user.h:189, IRDMA_MAX_INLINE_DATA_SIZE */
@@ -92,9 +88,7 @@ static const struct hca_rules all_rules[] = {
 		.no_remote_atomics = true,
 	},
 	{
-		PLAIN,
-		.name = "qedr",
-		.driver = RDMA_DRIVER_QEDR,
+		DRIVER("qedr", QEDR),
 		/* hw/qedr/verbs.c:1180, qedr_check_qp_attrs() */
 		.qp_types = BIT(IB_QPT_RC),
 		/* net/ethernet/qlogic/qed/qed_rdma.c:428, RDMA_MAX_SGE_PER_SQ_WQE */
@@ -112,9 +106,7 @@ static const struct hca_rules all_rules[] = {
 		.good_pages = 8192,
 	},
 	{
-		PLAIN,
-		.name = "bnxt",
-		.driver = RDMA_DRIVER_BNXT_RE,
+		DRIVER("bnxt", BNXT_RE),
 		/* hw/bnxt_re/ib_verbs.c:1660, bnxt_re_init_qp_type() */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/bnxt_re/ib_verbs.c:231, where PCIe has none */
@@ -125,9 +117,7 @@ static const struct hca_rules all_rules[] = {
 		.more_access = IB_ACCESS_LOCAL_WRITE,
 	},
 	{
-		PLAIN,
-		.name = "erdma",
-		.driver = RDMA_DRIVER_ERDMA,
+		DRIVER("erdma", ERDMA),
 		/* hw/erdma/erdma_verbs.c, erdma_qp_validate_attr() */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_SEND_SGE, ERDMA_MAX_RECV_SGE */
@@ -150,27 +140,21 @@ static const struct hca_rules all_rules[] = {
 		.fixed_page_size = true,
 	},
 	{
-		PLAIN,
-		.name = "hns",
-		.driver = RDMA_DRIVER_HNS,
+		DRIVER("hns", HNS),
 		/* hw/hns/hns_roce_qp.c, check_qp_type() */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/hns/hns_roce_hw_v2.c, set_rc_opcode() */
 		.no_local_inv = true,
 	},
 	{
-		PLAIN,
-		.name = "hip08",
-		.driver = RDMA_DRIVER_HNS,
+		DRIVER("hip08", HNS),
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		.no_local_inv = true,
 		/* hw/hns/hns_roce_main.c, hns_roce_query_device(): only from HIP09 on. */
 		.max_pages = 0,
 	},
 	{
-		PLAIN,
-		.name = "mana",
-		.driver = RDMA_DRIVER_MANA,
+		DRIVER("mana", MANA),
 		/* hw/mana/qp.c, mana_ib_create_rc_qp(): RC is for user space alone. */
 		.qp_types = BIT(IB_QPT_UD),
 		/* hw/mana/main.c, mana_ib_query_device() sets none; there is no alloc_mr. */
