@@ -28,7 +28,7 @@ MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
 
 #define DRIVER(of, number) PLAIN, .name = of, .driver = RDMA_DRIVER_##number
 
-/* hw/cxgb4/provider.c, c4iw_query_gid() */
+/* hw/cxgb4/provider.c:c4iw_query_gid */
 static int iwarp_query_gid(struct ib_device *ib, u32 port, int index,
 			   union ib_gid *gid)
 {
@@ -53,52 +53,55 @@ static const struct hca_rules all_rules[] = {
 	},
 	{
 		DRIVER("mlx5", MLX5),
-		/* hw/mlx5/wr.c:1073, mlx5_ib_post_send() */
+		/* hw/mlx5/wr.c:mlx5_ib_post_send */
 		.refuses_in_error = true,
-		/* hw/mlx5/qp.c:510, sq_overhead(): of RC, that of a UMR. */
+		/* hw/mlx5/qp.c:sq_overhead: of RC, that of a UMR. */
 		.wqe_overhead = 192,
-		/* hw/mlx5/qp.c:612, calc_sq_size(): max_wqe_sz_sq, and 2^15 blocks. */
+		/* hw/mlx5/qp.c:calc_sq_size: max_wqe_sz_sq, and 2^15 blocks. */
 		.max_wqe = 1024,
 		.max_sq = 64 << 15,
-		/* hw/mlx5/wr.c, handle_qpt_rc() */
+		/* hw/mlx5/wr.c:handle_qpt_rc */
 		.refuses_atomics = true,
-		/* hw/mlx5/mr.c, mlx5_set_umr_free_mkey(), where the adapter has it */
+		/* hw/mlx5/mr.c:mlx5_set_umr_free_mkey, where the adapter has it */
 		.relaxed = true,
 	},
 	{
 		DRIVER("irdma", IRDMA),
-		/* hw/irdma/verbs.c:881, irdma_validate_qp_attrs() */
+		/* hw/irdma/verbs.c:irdma_validate_qp_attrs */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
-		/* hw/irdma/user.h:189, IRDMA_MAX_INLINE_DATA_SIZE */
+		/* hw/irdma/user.h:IRDMA_MAX_INLINE_DATA_SIZE */
 		.max_inline = 101,
 		/* Nothing in hw/irdma raises it. */
 		.last_wqe = false,
-		/* hw/irdma/icrdma_hw.c:193; ctrl.c:1533: any other counts as 4 KiB. */
+		/*
+		 * hw/irdma/icrdma_hw.c:icrdma_init_hw; by ctrl.c:irdma_sc_mr_reg_non_shared any
+		 * other counts as 4 KiB.
+		 */
 		.page_sizes = SZ_4K | SZ_2M | SZ_1G,
 		/*
-		 * hw/irdma/verbs.c:62 says so many, but irdma_post_send() (4245) takes the index
-		 * and the first page of a table of one level, and above 512 pages
-		 * irdma_set_page() (3248) fills one of two.
+		 * hw/irdma/verbs.c:irdma_query_device says so many, but irdma_post_send takes the
+		 * index and the first page of a table of one level, and above 512 pages
+		 * irdma_set_page fills one of two.
 		 */
 		.max_pages = 262144,
 		.good_pages = 512,
-		/* hw/irdma/verbs.c, irdma_alloc_mr() and irdma_hw_alloc_stag(): STAGLEN. */
+		/* hw/irdma/verbs.c:irdma_alloc_mr and irdma_hw_alloc_stag: STAGLEN. */
 		.short_keys = true,
-		/* hw/irdma/verbs.c, irdma_post_send() leaves remote_atomics_en of REG_MR 0. */
+		/* hw/irdma/verbs.c:irdma_post_send leaves remote_atomics_en of REG_MR 0. */
 		.no_remote_atomics = true,
 	},
 	{
 		DRIVER("qedr", QEDR),
-		/* hw/qedr/verbs.c:1180, qedr_check_qp_attrs() */
+		/* hw/qedr/verbs.c:qedr_check_qp_attrs */
 		.qp_types = BIT(IB_QPT_RC),
-		/* net/ethernet/qlogic/qed/qed_rdma.c:428, RDMA_MAX_SGE_PER_SQ_WQE */
+		/* net/ethernet/qlogic/qed/qed_rdma.c:RDMA_MAX_SGE_PER_SQ_WQE */
 		.max_send_sge = 4,
 		.max_recv_sge = 4,
 		.max_sge_rd = 4,
 		/* Nothing in hw/qedr raises it. */
 		.last_wqe = false,
 		/*
-		 * hw/qedr/verbs.c, qedr_query_device() says so many, but above 8192 pages
+		 * hw/qedr/verbs.c:qedr_query_device says so many, but above 8192 pages
 		 * qedr_prepare_pbl_tbl() makes a table of two levels, and qedr_set_page() writes
 		 * the pages over its first level.
 		 */
@@ -107,24 +110,24 @@ static const struct hca_rules all_rules[] = {
 	},
 	{
 		DRIVER("bnxt", BNXT_RE),
-		/* hw/bnxt_re/ib_verbs.c:1660, bnxt_re_init_qp_type() */
+		/* hw/bnxt_re/ib_verbs.c:bnxt_re_init_qp_type */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
-		/* hw/bnxt_re/ib_verbs.c:231, where PCIe has none */
+		/* hw/bnxt_re/ib_verbs.c:bnxt_re_query_device, where PCIe has none */
 		.atomics = false,
-		/* hw/bnxt_re/ib_verbs.c:255, MAX_PBL_LVL_1_PGS */
+		/* hw/bnxt_re/ib_verbs.c:MAX_PBL_LVL_1_PGS */
 		.max_pages = 512,
-		/* hw/bnxt_re/qplib_fp.c, bnxt_qplib_post_send(), of FAST_REG_MR */
+		/* hw/bnxt_re/qplib_fp.c:bnxt_qplib_post_send, of FAST_REG_MR */
 		.more_access = IB_ACCESS_LOCAL_WRITE,
 	},
 	{
 		DRIVER("erdma", ERDMA),
-		/* hw/erdma/erdma_verbs.c, erdma_qp_validate_attr() */
+		/* hw/erdma/erdma_verbs.c:erdma_qp_validate_attr */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_SEND_SGE, ERDMA_MAX_RECV_SGE */
 		.max_send_sge = 6,
 		.max_recv_sge = 1,
 		.max_sge_rd = 6,
-		/* hw/erdma/erdma_verbs.c, erdma_query_device(): max_ord and max_ird are two. */
+		/* hw/erdma/erdma_verbs.c:erdma_query_device: max_ord and max_ird are two. */
 		.max_rd_atomic = HCA_MAX_RD_ATOMIC,
 		.max_init_rd_atomic = 1,
 		/* A port with an MTU of 1024, as behind a network with 1500. */
@@ -134,30 +137,30 @@ static const struct hca_rules all_rules[] = {
 		/* hw/erdma/erdma_hw.h, ERDMA_PAGE_SIZE_SUPPORT */
 		.page_sizes = 0x7ffff000,
 		/*
-		 * hw/erdma/erdma_qp.c, erdma_push_one_sqe(): struct erdma_reg_mr_sqe has no
+		 * hw/erdma/erdma_qp.c:erdma_push_one_sqe: struct erdma_reg_mr_sqe has no
 		 * field for the size, which is that of erdma_ib_alloc_mr().
 		 */
 		.fixed_page_size = true,
 	},
 	{
 		DRIVER("hns", HNS),
-		/* hw/hns/hns_roce_qp.c, check_qp_type() */
+		/* hw/hns/hns_roce_qp.c:check_qp_type */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
-		/* hw/hns/hns_roce_hw_v2.c, set_rc_opcode() */
+		/* hw/hns/hns_roce_hw_v2.c:set_rc_opcode */
 		.no_local_inv = true,
 	},
 	{
 		DRIVER("hip08", HNS),
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		.no_local_inv = true,
-		/* hw/hns/hns_roce_main.c, hns_roce_query_device(): only from HIP09 on. */
+		/* hw/hns/hns_roce_main.c:hns_roce_query_device: only from HIP09 on. */
 		.max_pages = 0,
 	},
 	{
 		DRIVER("mana", MANA),
-		/* hw/mana/qp.c, mana_ib_create_rc_qp(): RC is for user space alone. */
+		/* hw/mana/qp.c:mana_ib_create_rc_qp: RC is for user space alone. */
 		.qp_types = BIT(IB_QPT_UD),
-		/* hw/mana/main.c, mana_ib_query_device() sets none; there is no alloc_mr. */
+		/* hw/mana/main.c:mana_ib_query_device sets none; there is no alloc_mr. */
 		.max_pages = 0,
 	},
 	{
@@ -176,12 +179,12 @@ static const struct hca_rules all_rules[] = {
 		.name = "opa",
 		.ops = &ib_ops,
 		.driver = RDMA_DRIVER_HFI1,
-		/* hw/hfi1/verbs.c:1815 */
+		/* hw/hfi1/verbs.c:hfi1_register_ib_device */
 		.core_cap = RDMA_CORE_CAP_PROT_IB | RDMA_CORE_CAP_OPA_AH,
 		.ports = 1,
-		/* hw/hfi1/verbs.c:1376, query_port(): LIDs have 32 bits. */
+		/* hw/hfi1/verbs.c:query_port: LIDs have 32 bits. */
 		.lid = 0x1234500,
-		/* hw/hfi1/verbs.c, hfi1_fill_device_attr() */
+		/* hw/hfi1/verbs.c:hfi1_fill_device_attr */
 		.page_sizes = PAGE_SIZE,
 		/* sw/rdmavt/mr.c, rvt_map_mr_sg() */
 		.fixed_page_size = true,

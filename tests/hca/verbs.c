@@ -225,7 +225,7 @@ static int poll_cq(struct ib_cq *ib, int count, struct ib_wc *wc)
 			wc[polled].qp = cqe->wc.qp;
 		} else {
 			wc[polled] = cqe->wc;
-			/* mlx5 sets it for errors alone: hw/mlx5/cq.c:340. */
+			/* mlx5 sets it for errors alone: hw/mlx5/cq.c:mlx5_handle_error_cqe. */
 			wc[polled].vendor_err = 0xdead;
 		}
 	}

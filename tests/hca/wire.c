@@ -162,8 +162,9 @@ void hca_fail(struct hca_qp *qp)
  * Takes the next receive request, with its memory behind what `segs` holds. A
  * request that does not fit completes with an error. Returns HCA_RNR when there
  * is none. Without a reliable connection a request that does not fit waits for
- * a message that does, and counts as none: hw/hfi1/ud.c:956, hw/hfi1/uc.c:404,
- * sw/rxe/rxe_resp.c:1724. In a shared queue it completes: sw/rxe/rxe_resp.c:1720.
+ * a message that does, and counts as none: hw/hfi1/ud.c:hfi1_ud_rcv,
+ * hw/hfi1/uc.c:hfi1_uc_rcv, sw/rxe/rxe_resp.c:rxe_receiver. In a shared queue
+ * it completes: rxe_receiver again.
  */
 enum ib_wc_status hca_take_recv(struct hca_qp *to, u64 length,
 				struct hca_segs *segs, u64 *wr_id)
