@@ -135,10 +135,10 @@ pub struct PortInfo {
     pub active_mtu: u32,
     /// The layer below it.
     pub link_layer: LinkLayer,
-    /// Local identifier; InfiniBand only.
-    pub lid: u16,
-    /// The subnet manager's LID; InfiniBand only.
-    pub sm_lid: u16,
+    /// Local identifier; InfiniBand, and Omni-Path, where it may have 32 bits.
+    pub lid: u32,
+    /// The subnet manager's LID.
+    pub sm_lid: u32,
     /// Bits of the LID that select a path; InfiniBand only.
     pub lmc: u8,
     /// The subnet manager's service level; InfiniBand only.
@@ -164,6 +164,12 @@ pub struct PortInfo {
 }
 
 impl PortInfo {
+    /// Returns the LID if it has 16 bits, as those of an [`Endpoint`](crate::Endpoint) do.
+    pub(crate) fn short_lid(&self) -> Result<u16> {
+        let what = "a LID of more than 16 bits";
+        u16::try_from(self.lid).map_err(|_| Error::Unsupported { what })
+    }
+
     pub(crate) fn new(port: u32, arg: &abi::PortQuery) -> Self {
         Self {
             port,
@@ -192,8 +198,8 @@ impl PortInfo {
                 abi::LINK_ETHERNET => LinkLayer::Ethernet,
                 n => LinkLayer::Other(n),
             },
-            lid: arg.lid as u16,
-            sm_lid: arg.sm_lid as u16,
+            lid: arg.lid,
+            sm_lid: arg.sm_lid,
             lmc: arg.lmc as u8,
             sm_sl: arg.sm_sl as u8,
             max_msg_size: arg.max_msg_sz,

@@ -324,7 +324,7 @@ impl<T: Transport> QpBuilder<T> {
                 qp_num: inner.qp_num,
                 psn: random_psn()?,
                 gid,
-                lid: about_port.lid,
+                lid: about_port.short_lid()?,
                 mtu: params.mtu.unwrap_or(port_mtu).min(port_mtu),
                 responder: up_to(info.max_responder),
                 initiator: up_to(info.max_initiator),
