@@ -138,6 +138,7 @@ SHORT = ("libibverbs", "librdmacm", "the floor")
 OVER = (
     ("8 B write in lists of 64", "write_rate_8", "each_ns", 1),
     ("the same by io_uring", "write_rate_8_uring", "each_ns", 1),
+    ("the same on 16 queue pairs", "write_rate_8_16", "each_ns", 1),
     ("8 B write, one at a time, polled", "write_rate_8_one", "each_ns", 1),
     ("8 B send, half a round trip, both ends sleep", "send_lat_8", "median_us", 1000),
 )
@@ -148,7 +149,11 @@ BESIDE = (
     ("64 KiB writes in lists of 16, bandwidth", "icount", "write_bw_64k", "mib_s", "libibverbs"),
     ("connecting, to the end of the first write", "icount", "connect", "total_us", "librdmacm"),
     ("system calls per 1,000 writes in lists of 64", "icount", "syscalls_write", "calls", "libibverbs"),
-    ("system calls per 1,000 sends to and fro", "icount", "syscalls_send_lat", "calls", "libibverbs"),
+)
+# What the kernel keeps: kinds of tests/bench/memory.
+KEPT = (
+    "open file with all that one queue pair needs: 128 + 128, 64 bytes inline, 256 completions",
+    "connection, both ends, beside their queue pairs",
 )
 # The points of the picture: queue pairs, and the test.
 POINTS = {1: "write_rate_8", 4: "write_rate_8_4", 16: "write_rate_8_16", 64: "write_rate_8_64", 128: "write_rate_8_128"}
@@ -196,7 +201,7 @@ def full(mode, result):
 
 def summary(results):
     """The README's tables."""
-    commits = sorted({results[mode]["commit"] for mode in ("hca", "icount") if mode in results})
+    commits = sorted({results[mode]["commit"] for mode in ("hca", "icount", "memory") if mode in results})
     lines = [
         textwrap.fill(f"Measured at commit {', '.join(commits)}. {RULE}", 100),
         "",
@@ -213,7 +218,12 @@ def summary(results):
         unit = UNITS[key][1]
         ours, theirs = (f"{number(v)} {unit}".rstrip() for v in (s["ours"], s["value"]))
         lines.append(f"| {words} | {ours} | {theirs}, {side} | {span(s)} |")
-    return "\n".join(lines) + "\n"
+    if "memory" not in results:
+        raise SystemExit("report.py: the memory was not measured: run scripts/bench memory")
+    kept = results["memory"]["kernel_bytes"]
+    queues, connection = (f"{kept[kind][0]:,}" for kind in KEPT)
+    words = f"The kernel keeps {queues} bytes for a file with a queue pair of 128 + 128, {connection} for a connection."
+    return "\n".join([*lines, "", textwrap.fill(words, 100)]) + "\n"
 
 
 def chart(results):
