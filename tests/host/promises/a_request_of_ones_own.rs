@@ -3,7 +3,7 @@
 //@ error E0277: Sealed` is not satisfied
 
 use rust_ulp::qp::Rc;
-use rust_ulp::wr::{Post, Request, Send};
+use rust_ulp::wr::{AnyRequest, Post, Request, Send};
 use rust_ulp::*;
 
 pub struct Mine;
@@ -14,6 +14,7 @@ impl From<Mine> for Request<'static> {
     }
 }
 
+impl AnyRequest<'static> for Mine { fn tracked(self, _: u64) -> Self { self } } //~ BAD
 impl Post<'static, Rc> for Mine {} //~ BAD
 
 pub fn promise() -> Request<'static> {

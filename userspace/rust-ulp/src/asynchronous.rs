@@ -80,6 +80,22 @@ impl AsyncCq {
         self.watch.poll_until(cx, || self.eventfd.cq().poll())
     }
 
+    /// Calls `take` until it returns something; registers the task to be woken if it returns none.
+    ///
+    /// `take` takes completions from [`Self::cq`] without waiting, as those do who use the queue for
+    /// a protocol of their own.
+    ///
+    /// # Errors
+    ///
+    /// Those of `take`; [`Error::Sys`] if the runtime cannot wait.
+    pub fn poll_until<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        take: impl FnMut() -> Result<Option<T>>,
+    ) -> Poll<Result<T>> {
+        self.watch.poll_until(cx, take)
+    }
+
     /// Takes as many completions as there are and fit into `out`, waiting until there is one, and
     /// returns how many.
     ///

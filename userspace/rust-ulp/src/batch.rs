@@ -9,7 +9,6 @@ use crate::cq::Cq;
 use crate::deadline::Deadline;
 use crate::device::{Device, DeviceInner};
 use crate::error::{Error, Result};
-use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -45,8 +44,6 @@ pub(crate) struct Storage {
     /// The buffers that the requests refer to.
     keep: Vec<Buffer>,
     addresses: Vec<AddressHandle>,
-    /// Chunks of pools, each with the index of its request.
-    chunks: Vec<(u32, Chunk)>,
 }
 
 impl Storage {
@@ -77,19 +74,12 @@ impl Storage {
 
     /// Removes the first `posted` requests.
     fn remove(&mut self, posted: u32) {
-        let gone = self.chunks.partition_point(|(index, _)| *index < posted);
-        for (_, chunk) in self.chunks.drain(..gone) {
-            chunk.gone();
-        }
         if posted as usize >= self.wrs.len() {
             self.clear();
             return;
         }
         self.wrs.drain(..posted as usize);
         self.unpoint();
-        for (index, _) in &mut self.chunks {
-            *index -= posted;
-        }
     }
 
     /// Issues SUBMIT, and removes what was posted. Fails if the call was refused, not a request.
@@ -146,7 +136,6 @@ impl Storage {
         self.bytes.clear();
         self.keep.clear();
         self.addresses.clear();
-        self.chunks.clear();
     }
 }
 
@@ -192,7 +181,6 @@ impl<'a> Core<'a> {
             bytes,
             keep,
             addresses,
-            ..
         } = self.storage();
         if wrs.len() >= max as usize {
             return Err(Error::TooMany {
@@ -221,26 +209,6 @@ impl<'a> Core<'a> {
         }
         if let Some(to) = request.to {
             addresses.push(to.ah);
-        }
-        Ok(())
-    }
-
-    /// Adds a request that names `chunk`, as [`Self::push`].
-    fn push_chunk(
-        &mut self,
-        target: &Target<'_>,
-        mut chunk: Chunk,
-        request: Result<Request<'a>>,
-    ) -> Result<(), ChunkError> {
-        // Less than there may be in one call.
-        let index = self.len() as u32;
-        let pushed = request.and_then(|request| {
-            let wr_id = chunk.fly(target.life);
-            self.push(target, request.tracked(wr_id))
-        });
-        match pushed {
-            Ok(()) => self.storage().chunks.push((index, chunk)),
-            Err(error) => return Err(chunk.refused(error)),
         }
         Ok(())
     }
@@ -308,21 +276,6 @@ impl<'a, T: Transport> QpBatch<'a, T> {
     /// as it was.
     pub fn push(&mut self, request: impl Post<'a, T>) -> Result<()> {
         self.core.push(&self.qp.target(), request.into())
-    }
-
-    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::pool::Pool), as
-    /// [`Chunk::post`] does.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::push`], with the chunk.
-    pub fn push_chunk<R: Post<'a, T>>(
-        &mut self,
-        chunk: Chunk,
-        request: impl FnOnce(LocalSlice) -> Result<R>,
-    ) -> Result<(), ChunkError> {
-        let request = request(chunk.local()).map(Into::into);
-        self.core.push_chunk(&self.qp.target(), chunk, request)
     }
 
     /// Returns the number of requests in it.
@@ -406,36 +359,11 @@ impl<'a> DeviceBatch<'a> {
         self.core.push(&target, request.into())
     }
 
-    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::pool::Pool), as
-    /// [`Chunk::post`] does.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::push`], with the chunk.
-    pub fn push_chunk<Q, R: RequestFor<'a, Q>>(
-        &mut self,
-        qp: Q,
-        chunk: Chunk,
-        request: impl FnOnce(LocalSlice) -> Result<R>,
-    ) -> Result<(), ChunkError> {
-        let target = R::target(&qp);
-        if let Err(error) = self.check(&target) {
-            return Err(chunk.refused(error));
-        }
-        let request = request(chunk.local()).map(Into::into);
-        self.core.push_chunk(&target, chunk, request)
-    }
-
     /// The device, and the requests for a ring of io_uring to take.
     #[cfg(feature = "io-uring")]
-    pub(crate) fn requests(&mut self) -> Result<(&Arc<DeviceInner>, &mut Storage)> {
+    pub(crate) fn requests(&mut self) -> (&Arc<DeviceInner>, &mut Storage) {
         let storage = self.core.storage.get_or_insert_default();
-        if !storage.chunks.is_empty() {
-            return Err(Error::Unsupported {
-                what: "a chunk of a pool in a batch by io_uring",
-            });
-        }
-        Ok((self.core.device, storage))
+        (self.core.device, storage)
     }
 
     fn check(&self, target: &Target<'_>) -> Result<()> {

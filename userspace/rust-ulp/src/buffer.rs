@@ -419,6 +419,12 @@ impl Buffer {
         })
     }
 
+    /// Returns whether this process is a forked child of the one that made the buffer: then its
+    /// memory is not mapped here, and the caller must not use it. Takes no lock.
+    pub fn is_inherited(&self) -> bool {
+        self.device().file().is_inherited()
+    }
+
     #[inline]
     pub(crate) fn handle(&self) -> u32 {
         self.inner.object.handle()
@@ -484,16 +490,6 @@ impl LocalSlice {
         let mut bytes = vec![0; self.len];
         self.buffer.read_at(self.offset, &mut bytes)?;
         Ok(bytes)
-    }
-
-    /// A part that the caller knows to be within it.
-    pub(crate) fn part(&self, offset: usize, len: usize) -> Self {
-        debug_assert!(offset + len <= self.len);
-        Self {
-            buffer: self.buffer.clone(),
-            offset: self.offset + offset,
-            len,
-        }
     }
 
     pub(crate) fn device(&self) -> &Arc<DeviceInner> {

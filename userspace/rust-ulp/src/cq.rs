@@ -107,6 +107,15 @@ pub struct Cq {
     inner: Arc<Inner>,
 }
 
+/// Clones are equal, and no other queues.
+impl PartialEq for Cq {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for Cq {}
+
 impl Device {
     /// Makes a completion queue with room for at least `entries` completions.
     ///

@@ -8,12 +8,11 @@ use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::post::post_one;
 use crate::sync::lock;
-use crate::tag::{Tag, INDEX_BITS};
-use crate::wr::{Request, RequestFor, RequestQueue};
+use crate::wr::{QueueLife, Request, RequestFor, RequestQueue, Tag};
 use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::task::{ready, Context, Poll, Wake, Waker};
 
 /// Completions that are taken out of the queue at a time.
@@ -37,7 +36,7 @@ struct Slot {
     round: u32,
     state: State,
     /// The life of the queue that it was posted to.
-    queue: Weak<()>,
+    queue: QueueLife,
 }
 
 #[derive(Debug)]
@@ -52,7 +51,7 @@ struct Slots {
 impl Slots {
     fn new() -> Self {
         Self {
-            tag: Tag::new(),
+            tag: Tag::unique(),
             slots: Vec::new(),
             free: Vec::new(),
             wakers: Vec::new(),
@@ -68,12 +67,10 @@ impl Slots {
     }
 
     /// Takes a slot, and returns the number of its request.
-    fn take(&mut self, queue: &Arc<()>) -> Result<u64> {
+    fn take(&mut self, queue: QueueLife) -> Result<u64> {
         if self.free.is_empty() && self.slots.len() == self.slots.capacity() {
             // Requests of a queue that is gone do not complete any more.
-            let lost = |slot: &Slot| {
-                matches!(slot.state, State::Dropped) && slot.queue.strong_count() == 0
-            };
+            let lost = |slot: &Slot| matches!(slot.state, State::Dropped) && slot.queue.is_gone();
             let numbers = (0..).zip(&self.slots).filter(|(_, slot)| lost(slot));
             let lost: Vec<u64> = numbers
                 .map(|(index, slot)| self.tag.wr_id(index, slot.round))
@@ -84,7 +81,7 @@ impl Slots {
             Some(index) => index,
             None => {
                 let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-                if index >= 1 << INDEX_BITS {
+                if index >= Tag::INDICES {
                     return Err(Error::QueueFull);
                 }
                 self.slots.push(Slot::default());
@@ -93,14 +90,14 @@ impl Slots {
         };
         let slot = self.slots.get_mut(index as usize).ok_or(Error::QueueFull)?;
         slot.state = State::Waiting(None);
-        slot.queue = Arc::downgrade(queue);
+        slot.queue = queue;
         Ok(self.tag.wr_id(index, slot.round))
     }
 
     fn free(&mut self, number: u64) {
         if let (Some(index), Some(slot)) = (self.tag.index(number), self.slot(number)) {
             slot.state = State::Free;
-            slot.queue = Weak::new();
+            slot.queue = QueueLife::default();
             slot.round = slot.round.wrapping_add(1);
             self.free.push(index);
         }
@@ -278,11 +275,10 @@ impl AsyncRequests {
     {
         let target = R::target(&queue);
         let request: Request<'a> = request.into();
-        let of = |cq: &Cq| (cq.handle(), cq.device_inner().id());
-        if of(queue.completes_to(request.is_receive())) != of(self.cq()) {
+        if queue.completes_to(request.is_receive()) != self.cq() {
             return Err(Error::OtherCq);
         }
-        let number = lock(&self.shared.table.0).take(target.life)?;
+        let number = lock(&self.shared.table.0).take(R::life_of(&queue))?;
         // From here on its drop frees the number.
         let mut future = RequestFuture {
             shared: self.shared.clone(),

@@ -2,17 +2,21 @@
 
 //! Pools: a buffer divided into chunks of one length, for requests.
 
+use crate::batch::DeviceBatch;
 use crate::buffer::LocalSlice;
 use crate::completion::Completion;
+use crate::cq::Cq;
+use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::post::post_one;
 use crate::sync::lock;
-use crate::tag::{Tag, INDEX_BITS};
-use crate::wr::{Request, RequestFor};
+#[cfg(feature = "io-uring")]
+use crate::uring::{Cqe, Ring};
+use crate::wr::{QueueLife, RequestFor, Tag};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// The state of a chunk is twice the number of its posts, and one more while a request has it.
 const IN_FLIGHT: u32 = 1;
@@ -20,8 +24,17 @@ const IN_FLIGHT: u32 = 1;
 #[derive(Debug)]
 struct Slot {
     state: AtomicU32,
-    /// The life of the queue that it was posted to.
-    queue: Mutex<Weak<()>>,
+    flight: Mutex<Flight>,
+}
+
+/// The last request of a chunk.
+#[derive(Debug, Default)]
+struct Flight {
+    queue: QueueLife,
+    /// Those who are about to post the chunk, or hold it in a batch. While there is one,
+    /// [`Pool::reclaim`] must not take the chunk. A chunk may have two: it has completed, and was
+    /// posted anew, before the first call that posted it returns.
+    holders: u32,
 }
 
 #[derive(Debug)]
@@ -110,7 +123,7 @@ impl Pool {
                 capacity: memory.len() as u64,
             });
         };
-        let max = 1 << INDEX_BITS;
+        let max = Tag::INDICES as usize;
         if count > max {
             return Err(Error::TooMany {
                 what: "chunks",
@@ -120,7 +133,7 @@ impl Pool {
         }
         let slots = (0..count).map(|_| Slot {
             state: AtomicU32::new(0),
-            queue: Mutex::new(Weak::new()),
+            flight: Mutex::default(),
         });
         let inner = Inner {
             memory,
@@ -128,7 +141,7 @@ impl Pool {
             // `count` is at most 2^22.
             free: Mutex::new((0..count as u32).collect()),
             slots: slots.collect(),
-            tag: Tag::new(),
+            tag: Tag::unique(),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -150,10 +163,26 @@ impl Pool {
         if done.status.is_unfinished() {
             return None;
         }
-        let index = self.inner.tag.index(done.wr_id)?;
+        self.landed(done.wr_id)
+    }
+
+    /// Returns the chunk of an entry of a ring that has completed, also when its request was not
+    /// posted. Returns [`None`] as [`Self::complete`] does.
+    #[cfg(feature = "io-uring")]
+    pub fn complete_entry(&self, done: &Cqe) -> Option<Chunk> {
+        match &done.result {
+            Ok(completion) => self.complete(completion),
+            Err(Error::CqCorrupt) => None, // nothing tells what became of the request
+            Err(_) => self.landed(done.wr_id),
+        }
+    }
+
+    /// Takes the chunk back from the request with that number, if it has it.
+    fn landed(&self, number: u64) -> Option<Chunk> {
+        let index = self.inner.tag.index(number)?;
         let slot = self.inner.slots.get(index as usize)?;
         let flying = slot.state.load(Ordering::Acquire);
-        let named = wr_id(self.inner.tag, index, flying) == done.wr_id;
+        let named = wr_id(self.inner.tag, index, flying) == number;
         if flying & IN_FLIGHT == 0 || !named || !self.inner.land(index, flying) {
             return None;
         }
@@ -166,10 +195,15 @@ impl Pool {
         let mut count = 0;
         for (slot, index) in self.inner.slots.iter().zip(0..) {
             let flying = slot.state.load(Ordering::Acquire);
-            if flying & IN_FLIGHT == 0 || lock(&slot.queue).strong_count() != 0 {
+            if flying & IN_FLIGHT == 0 {
                 continue;
             }
-            if self.inner.land(index, flying) {
+            let is_lost = {
+                let flight = lock(&slot.flight);
+                flight.holders == 0 && flight.queue.is_gone()
+            };
+            // A request that was not posted has left that state before its holder went.
+            if is_lost && self.inner.land(index, flying) {
                 self.inner.free(index);
                 count += 1;
             }
@@ -212,9 +246,8 @@ pub struct Chunk {
     index: u32,
     /// Not the request's.
     ours: bool,
-    /// The life of the queue of its request, from [`Self::fly`] on. [`Pool::reclaim`] takes back what
-    /// is in flight on a queue that is gone, and must not take what a batch or a ring still holds.
-    queue: Option<Arc<()>>,
+    /// It is one of the holders of its flight, from [`Self::fly`] on.
+    held: bool,
 }
 
 impl Chunk {
@@ -223,7 +256,7 @@ impl Chunk {
             pool: pool.clone(),
             index,
             ours: true,
-            queue: None,
+            held: false,
         }
     }
 
@@ -288,11 +321,9 @@ impl Chunk {
         queue: Q,
         request: impl FnOnce(LocalSlice) -> Result<R>,
     ) -> Result<(), ChunkError> {
-        let posted = request(self.local()).and_then(|request| {
-            let target = R::target(&queue);
-            let wr_id = self.fly(target.life);
-            let request: Request<'a> = request.into();
-            post_one(&target, &request.tracked(wr_id))
+        let posted = self.local().and_then(request).and_then(|request| {
+            let wr_id = self.fly(R::life_of(&queue));
+            request.tracked(wr_id).post_to(queue)
         });
         match posted {
             Ok(()) => {
@@ -303,10 +334,37 @@ impl Chunk {
         }
     }
 
+    /// Adds the request that `request` makes of this chunk's memory to a ring, as [`Self::post`]
+    /// posts it. [`Pool::complete_entry`] returns the chunk. The chunk of an entry that was not
+    /// submitted before the ring is dropped comes back when the queue is gone.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `request` and of [`Ring::push`], with the chunk.
+    #[cfg(feature = "io-uring")]
+    pub fn push_to<'a, Q, R: RequestFor<'a, Q>>(
+        mut self,
+        ring: &mut Ring,
+        queue: Q,
+        request: impl FnOnce(LocalSlice) -> Result<R>,
+    ) -> Result<(), ChunkError> {
+        let pushed = self.local().and_then(request).and_then(|request| {
+            let wr_id = self.fly(R::life_of(&queue));
+            ring.push(queue, request.tracked(wr_id))
+        });
+        match pushed {
+            Ok(()) => {
+                self.gone();
+                Ok(())
+            }
+            Err(error) => Err(self.refused(error)),
+        }
+    }
+
     /// Returns its memory, for requests.
-    pub(crate) fn local(&self) -> LocalSlice {
+    fn local(&self) -> Result<LocalSlice> {
         let start = self.offset() - self.pool.memory.offset();
-        self.pool.memory.part(start, self.len())
+        self.pool.memory.slice(start..start + self.len())
     }
 
     fn slot(&self) -> Option<&Slot> {
@@ -315,46 +373,166 @@ impl Chunk {
 
     /// Marks it as posted, and returns the `wr_id` of the request. [`Pool::reclaim`] leaves it alone
     /// until [`Self::gone`] or [`Self::refused`] is called, or this chunk is dropped.
-    pub(crate) fn fly(&mut self, queue: &Arc<()>) -> u64 {
-        self.queue = Some(queue.clone());
-        let Some(slot) = self.slot() else {
+    fn fly(&mut self, queue: QueueLife) -> u64 {
+        let Some(slot) = self.pool.slots.get(self.index as usize) else {
             return 0; // there is one for each index
         };
-        *lock(&slot.queue) = Arc::downgrade(queue);
+        self.held = true;
+        {
+            let mut flight = lock(&slot.flight);
+            flight.queue = queue;
+            flight.holders += 1;
+        }
         let flying = slot.state.load(Ordering::Relaxed) | IN_FLIGHT;
         slot.state.store(flying, Ordering::Release);
         wr_id(self.pool.tag, self.index, flying)
     }
 
     /// Gives it to its completion, which may have come already.
-    pub(crate) fn gone(mut self) {
+    fn gone(mut self) {
+        self.release();
         self.ours = false;
     }
 
     /// It was not posted.
-    pub(crate) fn refused(mut self, error: Error) -> ChunkError {
+    fn refused(mut self, error: Error) -> ChunkError {
         self.ground();
-        self.queue = None;
         ChunkError { error, chunk: self }
     }
 
     /// Takes it back from its request if it has one.
-    fn ground(&self) {
+    fn ground(&mut self) {
         if let Some(slot) = self.slot() {
             let flying = slot.state.load(Ordering::Relaxed);
             if flying & IN_FLIGHT != 0 {
                 slot.state.store(flying.wrapping_add(1), Ordering::Release);
             }
         }
+        self.release();
+    }
+
+    /// Ends to hold its flight.
+    fn release(&mut self) {
+        if !std::mem::take(&mut self.held) {
+            return;
+        }
+        if let Some(slot) = self.slot() {
+            let mut flight = lock(&slot.flight);
+            flight.holders = flight.holders.saturating_sub(1);
+        }
     }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        if self.ours && !self.pool.memory.device().file().is_inherited() {
+        if self.ours && !self.pool.memory.buffer().is_inherited() {
             self.ground();
             self.pool.free(self.index);
         }
+    }
+}
+
+/// Requests for any queues of a device, some of them with chunks of pools, to be posted by one call.
+///
+/// It is a [`DeviceBatch`] that keeps the chunks of its requests until they are posted. Dropping it
+/// forgets the requests, and frees the chunks. A batch that is used again allocates nothing.
+#[derive(Debug)]
+#[must_use = "nothing is posted before `submit`"]
+pub struct ChunkBatch<'a> {
+    batch: DeviceBatch<'a>,
+    /// Each with the index of its request.
+    chunks: Vec<(u32, Chunk)>,
+}
+
+impl<'a> ChunkBatch<'a> {
+    /// Makes an empty batch.
+    pub fn new(device: &'a Device) -> Self {
+        Self {
+            batch: device.batch(),
+            chunks: Vec::new(),
+        }
+    }
+
+    /// Adds a request that has nothing of a pool, as [`DeviceBatch::push`].
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceBatch::push`].
+    pub fn push<Q, R: RequestFor<'a, Q>>(&mut self, queue: Q, request: R) -> Result<()> {
+        self.batch.push(queue, request)
+    }
+
+    /// Adds the request that `request` makes of a chunk, as [`Chunk::post`] posts it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `request` and of [`DeviceBatch::push`], with the chunk.
+    pub fn push_chunk<Q, R: RequestFor<'a, Q>>(
+        &mut self,
+        queue: Q,
+        mut chunk: Chunk,
+        request: impl FnOnce(LocalSlice) -> Result<R>,
+    ) -> Result<(), ChunkError> {
+        // Less than there may be in one call.
+        let index = self.batch.len() as u32;
+        let pushed = chunk.local().and_then(request).and_then(|request| {
+            let wr_id = chunk.fly(R::life_of(&queue));
+            self.batch.push(queue, request.tracked(wr_id))
+        });
+        match pushed {
+            Ok(()) => {
+                self.chunks.push((index, chunk));
+                Ok(())
+            }
+            Err(error) => Err(chunk.refused(error)),
+        }
+    }
+
+    /// Returns the number of requests in it.
+    pub fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Returns true if it has no requests.
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Posts all of it, and returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceBatch::submit`]. The chunks of requests that were not posted stay in the batch.
+    pub fn submit(&mut self) -> Result<usize> {
+        self.posting(DeviceBatch::submit)
+    }
+
+    /// Posts all of it, then sleeps until `min` completions can be taken from `cq`, all by one
+    /// call. Returns how many were posted.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceBatch::submit_and_wait`], and as [`Self::submit`].
+    pub fn submit_and_wait(&mut self, cq: &Cq, min: u32, timeout: Duration) -> Result<usize> {
+        self.posting(|batch| batch.submit_and_wait(cq, min, timeout))
+    }
+
+    fn posting(
+        &mut self,
+        post: impl FnOnce(&mut DeviceBatch<'a>) -> Result<usize>,
+    ) -> Result<usize> {
+        let before = self.batch.len();
+        let result = post(&mut self.batch);
+        // What was posted is in the batch no more, whatever the result.
+        let posted = before.saturating_sub(self.batch.len()) as u32;
+        let gone = self.chunks.partition_point(|(index, _)| *index < posted);
+        for (_, chunk) in self.chunks.drain(..gone) {
+            chunk.gone();
+        }
+        for (index, _) in &mut self.chunks {
+            *index -= posted;
+        }
+        result
     }
 }
 

@@ -1061,10 +1061,18 @@ impl<'a, T: Transport, R: Post<'a, T>> RequestFor<'a, &Qp<T>> for R {
     fn target<'q>(qp: &'q &Qp<T>) -> Target<'q> {
         qp.target()
     }
+
+    fn post_to(self, qp: &Qp<T>) -> Result<()> {
+        qp.post(self)
+    }
 }
 
 impl<'a, T: Transport> RequestFor<'a, &PreparedQp<T>> for Recv<'a> {
     fn target<'q>(qp: &'q &PreparedQp<T>) -> Target<'q> {
         qp.target()
+    }
+
+    fn post_to(self, qp: &PreparedQp<T>) -> Result<()> {
+        qp.post_recv(self)
     }
 }

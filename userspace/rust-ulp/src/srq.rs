@@ -265,4 +265,8 @@ impl<'a> RequestFor<'a, &Srq> for Recv<'a> {
     fn target<'q>(srq: &'q &Srq) -> Target<'q> {
         srq.target()
     }
+
+    fn post_to(self, srq: &Srq) -> Result<()> {
+        srq.post_recv(self)
+    }
 }

@@ -56,7 +56,6 @@
 
 use crate::access::Access;
 use crate::buffer::Buffer;
-use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::grant::Grant;
 use crate::qp::{PreparedQp, Qp};
@@ -65,7 +64,29 @@ use crate::status::Opcode;
 use crate::transport::Rc;
 use crate::wr::{Recv, Send, Write};
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// When waiting ends.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    after: Duration,
+    /// None: never.
+    at: Option<Instant>,
+}
+
+impl Deadline {
+    fn after(after: Duration) -> Self {
+        let at = Instant::now().checked_add(after);
+        Self { after, at }
+    }
+
+    /// Returns the time that is left, zero when it has passed.
+    fn left(&self) -> Duration {
+        self.at.map_or(Duration::MAX, |at| {
+            at.saturating_duration_since(Instant::now())
+        })
+    }
+}
 
 /// Chunks under way at most. It is part of what the ends agree on.
 const CHUNKS: u32 = 32;
@@ -223,7 +244,7 @@ struct End {
 /// Posts the receives that tell of chunks or credits.
 fn prepare(qp: &PreparedQp<Rc>) -> Result<()> {
     let (caps, cq) = (qp.caps(), qp.send_cq());
-    if cq.handle() != qp.recv_cq().handle() {
+    if cq != qp.recv_cq() {
         return Err(Error::Unsupported {
             what: "a stream over two completion queues",
         });
@@ -288,7 +309,11 @@ impl End {
                 (None, None) => return Ok(None),
                 (None, Some(deadline)) => match cq.wait(deadline.left()) {
                     Err(Error::Timeout { .. }) => {
-                        return Err(deadline.timeout("waiting for the other end of a stream"));
+                        return Err(Error::Timeout {
+                            what: "waiting for the other end of a stream",
+                            peer: None,
+                            after: deadline.after,
+                        });
                     }
                     done => done?,
                 },

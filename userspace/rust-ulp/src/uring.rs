@@ -46,7 +46,6 @@ use crate::completion::Completion;
 use crate::deadline::Deadline;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
-use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
 use crate::status::completed_opcode;
 use crate::sys::{self, Uring};
@@ -127,7 +126,6 @@ struct Slot {
     /// Of its completion.
     opcode: u8,
     device: Option<Arc<DeviceInner>>,
-    chunk: Option<Chunk>,
     /// Of a batch.
     count: Option<u32>,
     keep: Vec<Buffer>,
@@ -196,51 +194,15 @@ impl Ring {
     /// [`Error::QueueFull`] if there is no room: submit and reap. Those of a request that can be
     /// told before it is posted, as of [`QpBatch::push`](crate::QpBatch::push).
     pub fn push<'a, Q, R: RequestFor<'a, Q>>(&mut self, queue: Q, request: R) -> Result<()> {
-        let target = R::target(&queue);
-        self.push_request(&target, request.into(), None)
-            .map_err(|(error, _)| error)
+        self.push_request(&R::target(&queue), request.into())
     }
 
-    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::pool::Pool), as
-    /// [`Chunk::post`] does.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::push`], with the chunk.
-    pub fn push_chunk<'a, Q, R: RequestFor<'a, Q>>(
-        &mut self,
-        queue: Q,
-        mut chunk: Chunk,
-        request: impl FnOnce(LocalSlice) -> Result<R>,
-    ) -> Result<(), ChunkError> {
-        let target = R::target(&queue);
-        let request: Request<'a> = match request(chunk.local()) {
-            Ok(request) => request.into(),
-            Err(error) => return Err(chunk.refused(error)),
-        };
-        let request = request.tracked(chunk.fly(target.life));
-        match self.push_request(&target, request, Some(chunk)) {
-            Ok(()) => Ok(()),
-            // It comes back: it was given.
-            Err((error, Some(chunk))) => Err(chunk.refused(error)),
-            Err((_, None)) => Ok(()),
-        }
-    }
-
-    fn push_request(
-        &mut self,
-        target: &Target<'_>,
-        request: Request<'_>,
-        chunk: Option<Chunk>,
-    ) -> Result<(), (Error, Option<Chunk>)> {
+    fn push_request(&mut self, target: &Target<'_>, request: Request<'_>) -> Result<()> {
         let device = target.device;
-        let prepared = request.encode(target).and_then(|wr| Ok((wr, self.room()?)));
-        let (mut wr, index) = match prepared {
-            Ok(prepared) => prepared,
-            Err(error) => return Err((error, chunk)),
-        };
+        let mut wr = request.encode(target)?;
+        let index = self.room()?;
         let Some(slot) = self.slots.get_mut(index as usize) else {
-            return Err((Error::QueueFull, chunk)); // there is one for each index
+            return Err(Error::QueueFull); // there is one for each index
         };
         match request.local {
             Local::None => {}
@@ -264,7 +226,6 @@ impl Ring {
         (slot.queue, slot.qp_num) = (target.handle, target.qp_num);
         slot.opcode = completed_opcode(wr.opcode);
         slot.to = request.to.map(|to| to.ah);
-        slot.chunk = chunk;
         self.stage(device, index, abi::URING_REQUEST, sys::request_bytes(&wr));
         Ok(())
     }
@@ -435,10 +396,9 @@ impl DeviceBatch<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Ring::push`]; [`Error::TooMany`] for a batch of no requests, or of more than 65,535,
-    /// [`Error::Unsupported`] if a chunk of a [`Pool`](crate::pool::Pool) is in it.
+    /// As [`Ring::push`]; [`Error::TooMany`] for a batch of no requests, or of more than 65,535.
     pub fn submit_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
-        let (device, storage) = self.requests()?;
+        let (device, storage) = self.requests();
         ring.push_batch(device, storage, wr_id, false)
     }
 
@@ -451,7 +411,7 @@ impl DeviceBatch<'_> {
     /// As [`Self::submit_by`].
     #[doc(alias = "URING_RING")]
     pub fn post_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
-        let (device, storage) = self.requests()?;
+        let (device, storage) = self.requests();
         ring.push_batch(device, storage, wr_id, true)
     }
 }
@@ -467,7 +427,6 @@ impl Drop for Ring {
         for index in self.uring.discard() {
             let slot = usize::try_from(index).ok();
             if let Some(slot) = slot.and_then(|index| self.slots.get_mut(index)) {
-                // Its chunk, too, was not posted.
                 drop(take(slot));
             }
         }
@@ -481,9 +440,6 @@ impl Drop for Ring {
         // have then: it stays where it is.
         for slot in self.slots.iter_mut().filter(|slot| slot.device.is_some()) {
             std::mem::forget(take(&mut slot.memory));
-            if let Some(chunk) = slot.chunk.take() {
-                chunk.gone();
-            }
         }
     }
 }
@@ -507,14 +463,6 @@ impl Slot {
             Some(device) => self.outcome(res, extra, &device),
             None => Err(Error::CqCorrupt), // it was not in flight
         };
-        if let Some(chunk) = self.chunk.take() {
-            match &result {
-                // The completion has it.
-                Ok(_) => chunk.gone(),
-                // It was not posted.
-                Err(_) => drop(chunk),
-            }
-        }
         self.keep.clear();
         self.to = None;
         self.count = None;

@@ -14,10 +14,11 @@ use crate::remote::RemoteSlice;
 use crate::sealed;
 use crate::sys::{self, Command};
 use crate::transport::{Rc, Transport, Uc, Ud};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub use crate::status::WrOpcode;
+pub use crate::tag::Tag;
 
 /// Bytes of a message, at most.
 const MAX_MESSAGE: u32 = 1 << 31;
@@ -228,16 +229,48 @@ fn at_most(max: u32, what: &'static str, count: u64) -> Result<()> {
     Ok(())
 }
 
+/// A request of a type that the caller does not know: each builder of this module.
+pub trait AnyRequest<'a>: Into<Request<'a>> + sealed::Sealed {
+    /// Sets the number that the completion carries, and has a request that succeeds make one.
+    fn tracked(self, wr_id: u64) -> Self;
+}
+
 /// A request that a connected queue pair of transport `T` can post: the builders of this module.
-pub trait Post<'a, T: Transport>: Into<Request<'a>> + sealed::Sealed {}
+pub trait Post<'a, T: Transport>: AnyRequest<'a> {}
 
 /// A queue with a request that it takes, for [`DeviceBatch`](crate::DeviceBatch): a
 /// [`Qp`](crate::Qp) with whatever it can post, a [`PreparedQp`](crate::PreparedQp) or a
 /// [`Srq`](crate::Srq) with a [`Recv`].
-pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
+pub trait RequestFor<'a, Q>: AnyRequest<'a> {
     /// Returns the queue as posting needs it.
     #[doc(hidden)]
     fn target(queue: &Q) -> Target<'_>;
+
+    /// Posts the request to `queue`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Qp::post`](crate::Qp::post).
+    fn post_to(self, queue: Q) -> Result<()>;
+
+    /// Returns what tells whether `queue` still exists, without keeping it.
+    fn life_of(queue: &Q) -> QueueLife {
+        QueueLife(Arc::downgrade(Self::target(queue).life))
+    }
+}
+
+/// Tells whether a queue still exists, without keeping it.
+///
+/// As long as a queue exists, its requests may complete, and the device may access their memory.
+/// Afterwards neither happens any more.
+#[derive(Clone, Debug, Default)]
+pub struct QueueLife(Weak<()>);
+
+impl QueueLife {
+    /// Returns true once the kernel has destroyed the queue, and for the default value.
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
 }
 
 /// A queue to which [`AsyncRequests`](crate::AsyncRequests) posts: a [`Qp`](crate::Qp), a
@@ -296,6 +329,14 @@ macro_rules! common {
             #[inline]
             fn from(op: $name<'a>) -> Self {
                 op.request
+            }
+        }
+
+        impl<'a> AnyRequest<'a> for $name<'a> {
+            #[inline]
+            fn tracked(mut self, wr_id: u64) -> Self {
+                self.request = self.request.tracked(wr_id);
+                self
             }
         }
 

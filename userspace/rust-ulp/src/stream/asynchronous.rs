@@ -50,7 +50,7 @@ impl AsyncSender {
 
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         let Self { sender, cq } = self;
-        let sent = cq.watch().poll_until(cx, || {
+        let sent = cq.poll_until(cx, || {
             let n = sender.try_send(bytes)?;
             Ok((n != 0 || bytes.is_empty()).then_some(n))
         });
@@ -59,9 +59,7 @@ impl AsyncSender {
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         let Self { sender, cq } = self;
-        let finished = cq
-            .watch()
-            .poll_until(cx, || Ok(sender.try_finish()?.then_some(())));
+        let finished = cq.poll_until(cx, || Ok(sender.try_finish()?.then_some(())));
         finished.map_err(Into::into)
     }
 }
@@ -105,7 +103,7 @@ impl AsyncReceiver {
 
     fn poll_recv(&mut self, cx: &mut Context<'_>, out: &mut [u8]) -> Poll<std::io::Result<usize>> {
         let Self { receiver, cq } = self;
-        let received = cq.watch().poll_until(cx, || {
+        let received = cq.poll_until(cx, || {
             Ok(match receiver.try_recv(out)? {
                 // Who sees the end may drop this at once: what was given back is to arrive before.
                 Some(0) if !out.is_empty() && !receiver.end.is_finished() => None,

@@ -5,7 +5,7 @@
 use super::*;
 use crate::grant::{GrantOptions, GrantState};
 use crate::memory::BufferKind;
-use crate::pool::Pool;
+use crate::pool::{ChunkBatch, Pool};
 use crate::sync::without_locks;
 use crate::sys::holds_in_child;
 use crate::Grant;
@@ -333,7 +333,7 @@ fn a_forked_child_destroys_nothing() {
 fn a_forked_child_takes_no_lock_to_drop_what_is_in_flight() {
     let p = pair();
     let pool = Pool::new(p.mem.slice(..).unwrap(), 64).unwrap();
-    let mut batch = p.device.batch();
+    let mut batch = ChunkBatch::new(&p.device);
     let chunk = pool.take().unwrap();
     batch
         .push_chunk(&p.b, chunk, |memory| Ok(Recv::new(memory)))

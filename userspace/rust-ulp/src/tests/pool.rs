@@ -3,7 +3,7 @@
 //! Chunks that are handed out and come back.
 
 use super::*;
-use crate::pool::{Chunk, Pool};
+use crate::pool::{Chunk, ChunkBatch, Pool};
 use std::collections::HashSet;
 
 fn pool(p: &Pair, chunks: usize) -> Pool {
@@ -189,19 +189,21 @@ fn a_queue_pair_that_the_kernel_keeps_keeps_its_chunks() {
 fn chunks_in_batches() {
     let p = pair();
     let pool = pool(&p, 4);
-    let mut batch = p.device.batch();
+    let mut batch = ChunkBatch::new(&p.device);
     for _ in 0..2 {
         batch
             .push_chunk(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
             .unwrap();
     }
     batch.submit().unwrap();
-    let mut batch = p.a.batch();
+    let mut batch = ChunkBatch::new(&p.device);
     batch
-        .push_chunk(take(&pool), |memory| Ok(Send::new(memory)))
+        .push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
         .unwrap();
     let refused = batch
-        .push_chunk(take(&pool), |memory| Ok(Send::new(memory.slice(65..)?)))
+        .push_chunk(&p.a, take(&pool), |memory| {
+            Ok(Send::new(memory.slice(65..)?))
+        })
         .unwrap_err();
     assert!(matches!(refused.error(), Error::Range { .. }));
     drop(refused);
@@ -210,20 +212,19 @@ fn chunks_in_batches() {
     drop(batch);
     assert_eq!(pool.available(), 2);
     p.kernel.refuse("SUBMIT", Errno::EAGAIN);
-    let mut batch = p.a.batch();
+    let mut batch = ChunkBatch::new(&p.device);
     batch
-        .push_chunk(take(&pool), |memory| Ok(Send::new(memory)))
+        .push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
         .unwrap();
     assert!(batch.submit().unwrap_err().is_backpressure());
     assert_eq!(pool.available(), 1);
     drop(batch);
     assert_eq!(pool.available(), 2);
     // One of two was, when the second is refused.
-    let mut batch = p.a.batch();
-    for qp in [&p.a, &p.b] {
-        let _ = qp;
+    let mut batch = ChunkBatch::new(&p.device);
+    for _ in 0..2 {
         batch
-            .push_chunk(take(&pool), |memory| Ok(Send::new(memory)))
+            .push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
             .unwrap();
     }
     p.kernel.stumble(1);
@@ -236,7 +237,7 @@ fn chunks_in_batches() {
     assert_eq!((back, pool.available()), (2, 3));
 
     let other = pair();
-    let mut batch = other.device.batch();
+    let mut batch = ChunkBatch::new(&other.device);
     let refused = batch.push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)));
     assert_eq!(refused.unwrap_err().error().errno(), Some(libc::ENOENT));
 }
@@ -254,7 +255,7 @@ fn a_chunk_in_a_batch_whose_queue_pair_is_dropped_has_one_owner() {
     for is_submitted in [false, true] {
         let p = pair();
         let pool = pool(&p, 2);
-        let mut batch = p.device.batch();
+        let mut batch = ChunkBatch::new(&p.device);
         for _ in 0..2 {
             batch
                 .push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
@@ -277,7 +278,7 @@ fn a_chunk_in_a_batch_whose_queue_pair_is_dropped_has_one_owner() {
 fn a_chunk_that_a_batch_posted_comes_back_when_its_queue_pair_is_dropped() {
     let p = pair();
     let pool = pool(&p, 1);
-    let mut batch = p.device.batch();
+    let mut batch = ChunkBatch::new(&p.device);
     batch
         .push_chunk(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
         .unwrap();
@@ -292,12 +293,12 @@ fn a_chunk_that_a_batch_posted_comes_back_when_its_queue_pair_is_dropped() {
 fn chunks_allocate_nothing() {
     let p = pair();
     let pool = pool(&p, 4);
-    let round = || {
+    let mut batch = ChunkBatch::new(&p.device);
+    let mut round = || {
         take(&pool)
             .post(&p.b, |memory| Ok(Recv::new(memory)))
             .unwrap();
         send(take(&pool), &p.a);
-        let mut batch = p.device.batch();
         batch
             .push_chunk(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
             .unwrap();

@@ -46,10 +46,13 @@ fn requests_that_were_not_submitted_go() {
     ring.push(&p.a, Write::gather(&chunks, grant.remote()))
         .unwrap();
     ring.link();
-    ring.push_chunk(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+    let chunk = pool.take().unwrap();
+    chunk
+        .push_to(&mut ring, &p.b, |memory| Ok(Recv::new(memory)))
         .unwrap();
-    let refused = ring
-        .push_chunk(&p.b, pool.take().unwrap(), |memory| {
+    let chunk = pool.take().unwrap();
+    let refused = chunk
+        .push_to(&mut ring, &p.b, |memory| {
             Ok(Recv::new(memory.slice(5000..)?))
         })
         .unwrap_err();
@@ -67,17 +70,13 @@ fn requests_that_were_not_submitted_go() {
     let error = p.device.batch().submit_by(&mut ring, 9).unwrap_err();
     assert!(matches!(error, Error::TooMany { count: 0, .. }), "{error}");
     let mut batch = p.device.batch();
-    batch
-        .push_chunk(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
-        .unwrap();
-    let error = batch.submit_by(&mut ring, 9).unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-    let mut batch = p.device.batch();
     batch.push(&p.b, Recv::empty()).unwrap();
     batch.post_by(&mut ring, 10).unwrap();
     assert_eq!(ring.in_flight(), 4);
     let error = ring.push(&p.b, Recv::empty()).unwrap_err();
     assert!(error.is_backpressure(), "{error}");
+    let refused = (pool.take().unwrap()).push_to(&mut ring, &p.b, |memory| Ok(Recv::new(memory)));
+    assert!(refused.unwrap_err().error().is_backpressure());
     let error = p.device.batch().post_by(&mut ring, 10).unwrap_err();
     assert!(matches!(error, Error::TooMany { count: 0, .. }), "{error}");
     assert_eq!(pool.available(), 1);
@@ -89,7 +88,10 @@ fn requests_that_were_not_submitted_go() {
     assert_eq!(p.kernel.objects(), before);
     drop(ring);
     assert_eq!(p.kernel.objects(), before - 1);
-    assert_eq!(pool.available(), 2);
+    assert_eq!((pool.reclaim(), pool.available()), (0, 1));
+    // Nothing tells the pool that its entry was not submitted.
+    drop(p.b);
+    assert_eq!((pool.reclaim(), pool.available()), (1, 2));
 }
 
 #[test]
@@ -99,20 +101,25 @@ fn a_chunk_in_a_ring_whose_queue_pair_is_dropped_has_one_owner() {
         let p = pair(); // its file is a memfd, which refuses every entry
         let pool = Pool::new(p.mem.slice(..).unwrap(), 4096).unwrap();
         for _ in 0..2 {
-            ring.push_chunk(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+            let chunk = pool.take().unwrap();
+            chunk
+                .push_to(&mut ring, &p.b, |memory| Ok(Recv::new(memory)))
                 .unwrap();
         }
         drop(p.b);
-        // The ring still has them.
-        assert_eq!(pool.reclaim(), 0);
         if is_submitted {
             ring.submit().unwrap();
-            for _ in 0..2 {
-                assert!(ring.wait(SOON).unwrap().result.is_err());
-            }
+            // The pool has one of them back already, as another owner does with the other.
+            let first = ring.wait(SOON).unwrap();
+            let chunk = pool.complete_entry(&first).unwrap();
+            assert!(pool.complete_entry(&first).is_none());
+            drop(chunk);
+            assert_eq!(pool.reclaim(), 1);
+            let second = ring.wait(SOON).unwrap();
+            assert!(second.result.is_err() && pool.complete_entry(&second).is_none());
         }
         drop(ring);
-        assert_eq!(pool.reclaim(), 0);
+        assert_eq!(pool.reclaim(), if is_submitted { 0 } else { 2 });
         let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         let places: std::collections::HashSet<_> =
             taken.iter().map(crate::pool::Chunk::offset).collect();
@@ -126,11 +133,14 @@ fn a_file_that_is_no_device_refuses() {
     let p = pair(); // its file is a memfd
     let pool = Pool::new(p.mem.slice(..).unwrap(), 4096).unwrap();
     ring.push(&p.a, Send::inline_bytes(b"x").wr_id(7)).unwrap();
-    ring.push_chunk(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+    let chunk = pool.take().unwrap();
+    chunk
+        .push_to(&mut ring, &p.b, |memory| Ok(Recv::new(memory)))
         .unwrap();
     assert_eq!(ring.submit().unwrap(), 2);
-    for _ in 0..2 {
+    for is_of_pool in [false, true] {
         let done = ring.wait(SOON).unwrap();
+        assert_eq!(pool.complete_entry(&done).is_some(), is_of_pool);
         let error = done.result.unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     }
@@ -170,7 +180,9 @@ fn a_ring_allocates_nothing() {
         ring.push(&p.a, Write::gather(&chunks, grant.remote()))
             .unwrap();
         ring.push(&p.a, Send::inline_bytes(b"x")).unwrap();
-        ring.push_chunk(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+        let chunk = pool.take().unwrap();
+        chunk
+            .push_to(&mut ring, &p.b, |memory| Ok(Recv::new(memory)))
             .unwrap();
         let mut batch = p.device.batch();
         batch.push(&p.a, Send::inline_bytes(b"kept")).unwrap();
@@ -179,7 +191,9 @@ fn a_ring_allocates_nothing() {
         ring.submit().unwrap();
         for _ in 0..4 {
             // Not a device: each is refused.
-            assert!(ring.wait(SOON).unwrap().result.is_err());
+            let done = ring.wait(SOON).unwrap();
+            assert!(done.result.is_err());
+            drop(pool.complete_entry(&done));
         }
     };
     // Each slot of the ring may make room for itself.
