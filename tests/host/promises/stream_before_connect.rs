@@ -5,6 +5,7 @@
 use rust_ulp::error::Result;
 use rust_ulp::qp::Rc;
 use rust_ulp::*;
+use rust_ulp_extra::stream;
 
 pub fn promise(
     sender: stream::PreparedSender,

@@ -4,6 +4,7 @@
 
 use rust_ulp::error::Result;
 use rust_ulp::*;
+use rust_ulp_extra::stream;
 use std::time::Duration;
 
 pub fn promise(sender: &mut stream::Sender) -> Result<()> {

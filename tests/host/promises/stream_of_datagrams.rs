@@ -5,6 +5,7 @@
 use rust_ulp::error::Result;
 use rust_ulp::qp::{Rc, Uc};
 use rust_ulp::*;
+use rust_ulp_extra::stream;
 
 pub fn promise(reliable: PreparedQp<Rc>, other: PreparedQp<Uc>) -> Result<()> {
     let _ = stream::PreparedSender::new(&reliable, 4096)?;

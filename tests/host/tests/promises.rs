@@ -10,40 +10,53 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the crate was compiled to, for `rustc --extern`.
+/// What the crates were compiled to, for `rustc --extern`.
 struct Library {
     deps: PathBuf,
     rlib: PathBuf,
+    extra: PathBuf,
+}
+
+/// Compiles only where one crate was compiled with the other one.
+const CONTROL: &str = "pub fn f(memory: rust_ulp::LocalSlice) { \
+    let _ = rust_ulp_extra::pool::Pool::new(memory, 1); }\n";
+
+/// The libraries in `deps` whose names begin with `prefix`, the newest first.
+fn libraries(deps: &Path, prefix: &str) -> Vec<PathBuf> {
+    let mut found: Vec<_> = std::fs::read_dir(deps)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with(prefix) && name.ends_with(".rlib")
+        })
+        .map(|entry| (entry.metadata().unwrap().modified().unwrap(), entry.path()))
+        .collect();
+    found.sort();
+    found.into_iter().rev().map(|(_, path)| path).collect()
 }
 
 impl Library {
-    /// The newest one beside this program that works with this compiler.
+    /// The newest ones beside this program that work with this compiler, and with each other.
     fn find() -> Self {
         let exe = std::env::current_exe().unwrap();
         let deps = exe.parent().unwrap().to_owned();
-        let mut found: Vec<_> = std::fs::read_dir(&deps)
-            .unwrap()
-            .map(|entry| entry.unwrap())
-            .filter(|entry| {
-                let name = entry.file_name();
-                let name = name.to_string_lossy();
-                name.starts_with("librust_ulp-") && name.ends_with(".rlib")
-            })
-            .map(|entry| (entry.metadata().unwrap().modified().unwrap(), entry.path()))
-            .collect();
-        found.sort();
         let mut why = String::from("there is none");
-        for (_, rlib) in found.into_iter().rev() {
-            let library = Self {
-                deps: deps.clone(),
-                rlib,
-            };
-            match library.compile("control", "pub use rust_ulp::Device;\n") {
-                Ok(()) => return library,
-                Err(error) => why = error,
+        for extra in libraries(&deps, "librust_ulp_extra-") {
+            for rlib in libraries(&deps, "librust_ulp-") {
+                let library = Self {
+                    deps: deps.clone(),
+                    rlib,
+                    extra: extra.clone(),
+                };
+                match library.compile("control", CONTROL) {
+                    Ok(()) => return library,
+                    Err(error) => why = error,
+                }
             }
         }
-        panic!("no librust_ulp-*.rlib in {} works: {why}", deps.display());
+        panic!("no librust_ulp*.rlib in {} work: {why}", deps.display());
     }
 
     /// Compiles a library; what the compiler says, as JSON, if it does not like it.
@@ -63,6 +76,7 @@ impl Library {
             .arg(format!("--out-dir={}", dir.display()))
             .arg(format!("-Ldependency={}", self.deps.display()))
             .arg(format!("--extern=rust_ulp={}", self.rlib.display()))
+            .arg(format!("--extern=rust_ulp_extra={}", self.extra.display()))
             .arg(&file)
             .output()
             .unwrap_or_else(|e| panic!("{}: {e}", env!("HOST_RUSTC")));
@@ -71,7 +85,12 @@ impl Library {
             // Whether a type is called by its path depends on the version, and on who else has one.
             false => {
                 let mut messages = String::from_utf8_lossy(&output.stderr).into_owned();
-                for path in ["rust_ulp::wr::", "rust_ulp::qp::", "rust_ulp::"] {
+                for path in [
+                    "rust_ulp_extra::pool::",
+                    "rust_ulp::wr::",
+                    "rust_ulp::qp::",
+                    "rust_ulp::",
+                ] {
                     messages = messages.replace(path, "");
                 }
                 Err(messages)

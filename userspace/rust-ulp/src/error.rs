@@ -145,7 +145,7 @@ pub enum Error {
         cause: std::io::Error,
     },
 
-    /// The peer does not keep to the rules of a [`stream`](crate::stream).
+    /// The peer does not keep to the rules of a byte stream, that of `rust-ulp-extra`.
     #[error("the peer breaks the rules of the stream: {what}; close it, and trust nothing of it")]
     Stream {
         /// What it did.

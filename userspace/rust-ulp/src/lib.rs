@@ -84,8 +84,6 @@
 //! - One of a request leaves the request in flight, and its completion is dropped when it comes.
 //! - One that connects or accepts gives the attempt up: the peer sees the connection end. The queue
 //!   pair goes with it.
-//! - A read or write of a byte stream that is dropped has moved nothing. What is made of several, as
-//!   `write_all`, may have moved a part.
 //!
 //! # Safety
 //!
@@ -110,14 +108,14 @@
 //! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] for `poll` and `epoll` |
 //! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager, with [`cm::Pending`] when nobody waits; [`PreparedQp::connect_tcp`], [`Listener`](tcp::Listener) over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
-//! | tasks | completions, events, requests, connecting and byte streams as futures and streams, with `tokio` or `smol` |
+//! | tasks | completions, events, requests and connecting as futures and streams, with `tokio` or `smol` |
 //! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, which can end with a queue pair or when the peer invalidates the key |
-//! | | [`Pool`](pool::Pool) of pieces that come back when their request has completed; [`stream`] of bytes through a ring of the peer's |
 //!
 //! Of the programs in `examples/`, begin with `rdma_write`, one write over TCP parameters. Then comes
 //! the one that is nearest to yours: `hello_cm` (the connection manager), `echo_rc` (messages),
-//! `clients` (a server of several clients), `remote_read`, `batch`, `stream` (bytes), `hello_ud`
-//! (datagrams), `async_tokio` (tasks), `uring` (io_uring), `dmabuf` (memory of another device).
+//! `clients` (a server of several clients), `remote_read`, `batch`, `hello_ud` (datagrams),
+//! `async_tokio` (tasks), `uring` (io_uring), `dmabuf` (memory of another device). The crate
+//! `rust-ulp-extra` has a byte stream, and a pool of registered memory.
 //!
 //! [`from_verbs`] tells for each call of libibverbs and librdmacm what there is instead.
 //!
@@ -131,6 +129,10 @@
 //! may work later. A request that failed is a [`CompletionError`](error::CompletionError) with both
 //! ends and a decoded [`Status`]; [`Qp::diagnose`] looks for what is wrong at this end, and tells
 //! the possible causes with their cures.
+
+// The tests compile the sources of rust-ulp-extra, too.
+#[cfg(test)]
+extern crate self as rust_ulp;
 
 #[path = "uapi/ring.rs"]
 #[allow(dead_code)] // the producer's half
@@ -169,7 +171,6 @@ mod object;
 mod params;
 mod path;
 mod pd;
-pub mod pool;
 mod port;
 mod post;
 pub mod qp;
@@ -184,7 +185,6 @@ mod serialize;
 pub mod srq;
 mod state;
 mod status;
-pub mod stream;
 mod sync;
 #[allow(unsafe_code)]
 mod sys;

@@ -29,8 +29,12 @@ use std::time::Duration;
 
 mod asynchronous;
 mod cancel;
+#[allow(dead_code)] // what only users of rust-ulp-extra call
+mod extra;
 mod memory;
+#[path = "../../rust-ulp-extra/src/tests/pool.rs"]
 mod pool;
+#[path = "../../rust-ulp-extra/src/tests/stream.rs"]
 mod stream;
 #[cfg(feature = "io-uring")]
 mod uring;
@@ -155,11 +159,11 @@ fn everything_crosses_threads() {
     check::<cm::Request>();
     check::<cm::Connection>();
     check::<ConnectError>();
-    check::<crate::pool::Pool>();
-    check::<crate::pool::Chunk>();
-    check::<crate::pool::ChunkError>();
-    check::<crate::stream::Sender>();
-    check::<crate::stream::Receiver>();
+    check::<extra::pool::Pool>();
+    check::<extra::pool::Chunk>();
+    check::<extra::pool::ChunkError>();
+    check::<extra::stream::Sender>();
+    check::<extra::stream::Receiver>();
     check::<crate::cq::Completions<'static>>();
     check::<crate::cq::CqEventFd>();
     check::<crate::AsyncCq>();
@@ -168,8 +172,8 @@ fn everything_crosses_threads() {
     check::<crate::AsyncRequests>();
     check::<crate::RequestFuture>();
     check::<cm::Requests>();
-    check::<crate::stream::AsyncReceiver>();
-    check::<crate::stream::AsyncSender>();
+    check::<extra::stream::AsyncReceiver>();
+    check::<extra::stream::AsyncSender>();
     #[cfg(feature = "io-uring")]
     check::<crate::uring::Ring>();
 }

@@ -11,7 +11,6 @@ use rust_ulp::error::{CompletionError, ErrorKind};
 use rust_ulp::events::EventKind;
 use rust_ulp::grant::{GrantOptions, GrantState};
 use rust_ulp::memory::BufferKind;
-use rust_ulp::pool::Pool;
 use rust_ulp::qp::{AckTimeout, QpAttr, Rc, Retries, RnrRetries, RnrTimer, TrafficClass, Uc, Ud};
 use rust_ulp::uring::{Ring, RingBuilder};
 use rust_ulp::wr::{CompareSwap, FetchAdd, Read, Recv, Send, SendTo, WrOpcode, Write};
@@ -19,6 +18,7 @@ use rust_ulp::{
     cm, Access, Completion, Cq, Device, Endpoint, Error, Grant, Grh, Opcode, Qp, RemoteSlice,
     Status,
 };
+use rust_ulp_extra::pool::Pool;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};

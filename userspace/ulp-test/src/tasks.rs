@@ -5,10 +5,10 @@
 //! Then a write, a read and messages over a connection by the RDMA connection manager.
 
 use rust_ulp::qp::Rc;
-use rust_ulp::stream::{PreparedReceiver, PreparedSender, ENTRIES};
 use rust_ulp::tcp::Listener;
 use rust_ulp::wr::{Read, Recv, Send, Write};
 use rust_ulp::{cm, Access, AsyncCq, AsyncRequests, Buffer, Device, PreparedQp};
+use rust_ulp_extra::stream::{PreparedReceiver, PreparedSender, ENTRIES};
 use std::future::{poll_fn, Future};
 use std::pin::pin;
 use std::process::ExitCode;

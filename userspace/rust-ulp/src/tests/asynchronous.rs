@@ -2,9 +2,9 @@
 
 //! Tasks of tokio and of smol.
 
+use super::extra::pool::Pool;
+use super::extra::stream::{AsyncReceiver, AsyncSender, ENTRIES};
 use super::*;
-use crate::pool::Pool;
-use crate::stream::{AsyncReceiver, AsyncSender, ENTRIES};
 use crate::{AsyncCq, AsyncEvents, AsyncRequests, RequestFuture};
 use futures_core::Stream;
 use std::future::{poll_fn, Future};

@@ -2,10 +2,10 @@
 
 //! Memory of every origin, and the keys to it.
 
+use super::extra::pool::{ChunkBatch, Pool};
 use super::*;
 use crate::grant::{GrantOptions, GrantState};
 use crate::memory::BufferKind;
-use crate::pool::{ChunkBatch, Pool};
 use crate::sync::without_locks;
 use crate::sys::holds_in_child;
 use crate::Grant;

@@ -3,8 +3,8 @@
 //! What of a ring can be told without a kernel that has the commands: `ulp-test` and the example
 //! see the rest.
 
+use super::extra::pool::{Chunk, Pool};
 use super::*;
-use crate::pool::Pool;
 use crate::sys::holds_in_child;
 use crate::uring::Ring;
 
@@ -121,8 +121,7 @@ fn a_chunk_in_a_ring_whose_queue_pair_is_dropped_has_one_owner() {
         drop(ring);
         assert_eq!(pool.reclaim(), if is_submitted { 0 } else { 2 });
         let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
-        let places: std::collections::HashSet<_> =
-            taken.iter().map(crate::pool::Chunk::offset).collect();
+        let places: std::collections::HashSet<_> = taken.iter().map(Chunk::offset).collect();
         assert_eq!((taken.len(), places.len()), (2, 2));
     }
 }

@@ -2,16 +2,12 @@
 
 //! Pools: a buffer divided into chunks of one length, for requests.
 
-use crate::batch::DeviceBatch;
-use crate::buffer::LocalSlice;
-use crate::completion::Completion;
-use crate::cq::Cq;
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::sync::lock;
+use super::sync::lock;
+use rust_ulp::error::Result;
 #[cfg(feature = "io-uring")]
-use crate::uring::{Cqe, Ring};
-use crate::wr::{QueueLife, RequestFor, Tag};
+use rust_ulp::uring::{Cqe, Ring};
+use rust_ulp::wr::{QueueLife, RequestFor, Tag};
+use rust_ulp::{Completion, Cq, Device, DeviceBatch, Error, LocalSlice};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -76,7 +72,7 @@ impl Inner {
 ///
 /// ```no_run
 /// # use rust_ulp::error::Result;
-/// # use rust_ulp::pool::Pool;
+/// # use rust_ulp_extra::pool::Pool;
 /// # use rust_ulp::qp::Rc;
 /// # use rust_ulp::wr::Send;
 /// # use rust_ulp::*;
@@ -293,7 +289,7 @@ impl Chunk {
     /// # Errors
     ///
     /// [`Error::Range`] if they are not all within the chunk; as
-    /// [`Buffer::read_at`](crate::Buffer::read_at).
+    /// [`Buffer::read_at`](rust_ulp::Buffer::read_at).
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
         let at = self.check(offset, dst.len())?;
         self.pool.memory.buffer().read_at(at, dst)
@@ -303,7 +299,7 @@ impl Chunk {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if it does not fit; as [`Buffer::write_at`](crate::Buffer::write_at).
+    /// [`Error::Range`] if it does not fit; as [`Buffer::write_at`](rust_ulp::Buffer::write_at).
     pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<()> {
         let at = self.check(offset, src.len())?;
         self.pool.memory.buffer().write_at(at, src)
@@ -314,7 +310,7 @@ impl Chunk {
     ///
     /// # Errors
     ///
-    /// The errors of `request` and of [`Qp::post`](crate::Qp::post). The error returns the chunk,
+    /// The errors of `request` and of [`Qp::post`](rust_ulp::Qp::post). The error returns the chunk,
     /// since nothing was posted.
     pub fn post<'a, Q, R: RequestFor<'a, Q>>(
         mut self,

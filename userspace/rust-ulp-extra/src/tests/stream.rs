@@ -2,8 +2,8 @@
 
 //! A stream through a ring of the receiver's.
 
+use super::extra::stream::{PreparedReceiver, PreparedSender, Receiver, Sender, ENTRIES};
 use super::*;
-use crate::stream::{PreparedReceiver, PreparedSender, Receiver, Sender, ENTRIES};
 
 pub(super) struct Ends {
     pub(super) kernel: Arc<Kernel>,

@@ -6,8 +6,8 @@
 //!     stream 10.9.0.2:18515 < file
 
 use rust_ulp::qp::Rc;
-use rust_ulp::stream::{PreparedReceiver, PreparedSender, ENTRIES};
 use rust_ulp::Device;
+use rust_ulp_extra::stream::{PreparedReceiver, PreparedSender, ENTRIES};
 use std::io::{stdin, stdout, Read, Write};
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 
 //! Chunks that are handed out and come back.
 
+use super::extra::pool::{Chunk, ChunkBatch, Pool};
 use super::*;
-use crate::pool::{Chunk, ChunkBatch, Pool};
 use std::collections::HashSet;
 
 fn pool(p: &Pair, chunks: usize) -> Pool {

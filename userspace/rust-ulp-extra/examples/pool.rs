@@ -5,10 +5,10 @@
 //!     pool listen 0.0.0.0:18515
 //!     pool 10.9.0.2:18515 1000        # so many messages
 
-use rust_ulp::pool::Pool;
 use rust_ulp::qp::Rc;
 use rust_ulp::wr::{Recv, Send};
 use rust_ulp::{Device, Opcode};
+use rust_ulp_extra::pool::Pool;
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -16,7 +16,8 @@
 //! ```no_run
 //! use rust_ulp::error::Result;
 //! use rust_ulp::qp::Rc;
-//! use rust_ulp::{stream, Device};
+//! use rust_ulp::Device;
+//! use rust_ulp_extra::stream;
 //! use std::time::Duration;
 //! # const WAIT: Duration = Duration::from_secs(5);
 //!
@@ -54,15 +55,10 @@
 //! or `smol`, [`Sender::into_async`] and [`Receiver::into_async`] return what tasks write to and
 //! read from: with the traits of tokio, of futures-io, or both.
 
-use crate::access::Access;
-use crate::buffer::Buffer;
-use crate::error::{Error, Result};
-use crate::grant::Grant;
-use crate::qp::{PreparedQp, Qp};
-use crate::remote::RemoteSlice;
-use crate::status::Opcode;
-use crate::transport::Rc;
-use crate::wr::{Recv, Send, Write};
+use rust_ulp::error::Result;
+use rust_ulp::qp::Rc;
+use rust_ulp::wr::{Recv, Send, Write};
+use rust_ulp::{Access, Buffer, Error, Grant, Opcode, PreparedQp, Qp, RemoteSlice};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -358,7 +354,7 @@ impl PreparedSender {
     /// # Errors
     ///
     /// [`Error::Range`] if the queue pair or its completion queues have less room than a stream
-    /// needs; as [`BufferBuilder::build`](crate::memory::BufferBuilder::build).
+    /// needs; as [`BufferBuilder::build`](rust_ulp::memory::BufferBuilder::build).
     pub fn new(qp: &PreparedQp<Rc>, len: usize) -> Result<Self> {
         let staging = qp.pd().alloc_buffer(len)?;
         prepare(qp)?;
@@ -742,6 +738,7 @@ impl Receiver {
 }
 
 #[cfg(any(feature = "smol", feature = "tokio"))]
+#[path = "stream/asynchronous.rs"]
 mod asynchronous;
 #[cfg(any(feature = "smol", feature = "tokio"))]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]

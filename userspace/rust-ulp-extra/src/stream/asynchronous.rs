@@ -3,8 +3,8 @@
 //! Streams for tasks.
 
 use super::{Receiver, Sender};
-use crate::asynchronous::AsyncCq;
-use crate::error::Result;
+use rust_ulp::error::Result;
+use rust_ulp::AsyncCq;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
