@@ -69,10 +69,6 @@ struct State {
     teller: Option<Arc<std::fs::File>>,
     /// The device was removed.
     gone: bool,
-    /// The port's, if it is not active.
-    port_state: Option<u32>,
-    /// The second GID is another one.
-    moved: bool,
     /// Requests that the next SUBMIT posts before the device refuses.
     stumble: Option<u32>,
     /// Bytes under one key, if not [`KEY_BYTES`].
@@ -449,12 +445,6 @@ impl Kernel {
         lock(&self.state).tell(event);
     }
 
-    /// The port goes down, and has another address when it comes back.
-    pub(crate) fn disturb(&self) {
-        let mut state = lock(&self.state);
-        (state.port_state, state.moved) = (Some(1), true);
-    }
-
     /// The device refuses the request after so many of the next SUBMIT.
     pub(crate) fn stumble(&self, after: u32) {
         lock(&self.state).stumble = Some(after);
@@ -552,7 +542,7 @@ impl Kernel {
                     return Err(Errno::ENOENT);
                 }
                 (arg.max_mtu, arg.active_mtu) = (4096, 1024);
-                arg.state = state.port_state.unwrap_or(4);
+                arg.state = 4;
                 arg.link_layer = abi::LINK_ETHERNET;
                 Ok(())
             };
@@ -564,7 +554,6 @@ impl Kernel {
                 arg.count = 2;
                 for (i, gid) in gids().iter().enumerate().take(arg.capacity as usize) {
                     let mut bytes = gid.gid.to_vec();
-                    bytes[15] += u8::from(i == 1 && state.moved);
                     for n in [gid.index, gid.ifindex, gid.gid_type, gid.flags] {
                         bytes.extend(n.to_ne_bytes());
                     }

@@ -127,8 +127,8 @@
 //! `std::io::Error` has the nearest kind of its own. [`Error::is_backpressure`] tells a full queue,
 //! after which one reaps and posts again, from what is wrong; [`Error::is_retryable`] tells what
 //! may work later. A request that failed is a [`CompletionError`](error::CompletionError) with both
-//! ends and a decoded [`Status`]; [`Qp::diagnose`] looks for what is wrong at this end, and tells
-//! the possible causes with their cures.
+//! ends and a decoded [`Status`], whose [`explanation`](Status::explanation) says what to do. The
+//! tool `ulp diagnose` looks for the cause at both ends.
 
 // The tests compile the sources of rust-ulp-extra, too.
 #[cfg(test)]
@@ -153,7 +153,6 @@ pub mod cq;
 mod datagram;
 mod deadline;
 pub mod device;
-pub mod diagnosis;
 mod endpoint;
 pub mod error;
 pub mod events;

@@ -995,11 +995,6 @@ impl<T: Transport> Qp<T> {
         &self.inner.device
     }
 
-    /// Returns the other end, if there is one.
-    pub(crate) fn end(&self) -> Option<&Endpoint> {
-        T::end(&self.peer)
-    }
-
     pub(crate) fn storage(&self) -> &Cache {
         &self.inner.storage
     }

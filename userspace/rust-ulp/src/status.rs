@@ -97,7 +97,7 @@ statuses! {
     /// No answer.
     RetryExceeded = 12, "retry exceeded",
         "no acknowledgement after all retries. First see whether the peer's program has ended (Peer::is_gone()) \
-         or its queue pair has failed: then connect a new queue pair. If the peer lives, Qp::diagnose() looks for the \
+         or its queue pair has failed: then connect a new queue pair. If the peer lives, ulp diagnose HOST looks for the \
          cause: a wrong GID at either end, a firewall for UDP port 4791, lost packets (no flow control, MTU), or \
          ends that disagree on PSNs. For a peer that is only slow, raise QpBuilder::timeout()";
     /// No receive.

@@ -4,6 +4,7 @@
 //!
 //! `revoking-peer` revokes its key too early, `broken-peer` has a broken queue pair.
 
+use crate::cause::QpReport;
 use clap::{Subcommand, ValueEnum};
 use rust_ulp::qp::{QpAttr, QpState, Rc};
 use rust_ulp::tcp::{Listener, Peer};
@@ -133,7 +134,7 @@ fn broken_peer(listen: &str, what: Break) -> Result<ExitCode> {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
         let (buffer, page) = (pd.alloc_buffer(1 << 16)?, pd.alloc_buffer(4096)?);
         if let Some((Some(qp), ..)) = &first {
-            page.write_at(0, &qp.report()?.to_bytes())?;
+            page.write_at(0, &QpReport::of(qp)?.to_bytes())?;
         }
         let data = buffer.grant(.., Access::REMOTE_WRITE)?;
         let reports = page.grant(.., Access::REMOTE_READ)?;

@@ -10,6 +10,9 @@
 mod annotations;
 mod api;
 mod cases;
+#[allow(dead_code)] // what only the tool calls
+#[path = "../../ulp/src/diagnose/cause.rs"]
+mod cause;
 mod file;
 mod fuzz;
 mod hooks;

@@ -16,6 +16,7 @@ macro_rules! say {
     };
 }
 
+mod cause;
 mod host;
 mod peer;
 #[cfg(test)]

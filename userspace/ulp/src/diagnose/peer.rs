@@ -7,12 +7,12 @@
 //! echo shows whether the path works. Over it the check reads what the peer says of the queue pair of
 //! the first connection.
 
+use super::cause::{Evidence, Here, QpReport, RetryCause};
 use super::{Diagnose, Findings};
 use crate::args::address;
 use crate::rdma::{self, RdmaDevice};
 use crate::{netlink, show};
 use anyhow::Result;
-use rust_ulp::diagnosis::{Evidence, QpReport, RetryCause};
 use rust_ulp::error::CompletionError;
 use rust_ulp::qp::{AckTimeout, Rc, Retries};
 use rust_ulp::tcp::{Listener, Peer, TcpOptions};
@@ -69,7 +69,7 @@ impl Served {
     fn reports(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.change(|all| {
-            let reports = all.iter().rev().take(REPORTS).map(|qp| qp.report());
+            let reports = all.iter().rev().take(REPORTS).map(|qp| QpReport::of(qp));
             bytes.extend(reports.flatten().flat_map(|report| report.to_bytes()));
         });
         bytes
@@ -309,7 +309,7 @@ fn unanswered(cause: Option<RetryCause>, netdev: &str, found: &mut Findings) -> 
         RetryCause::Paused => ("pause_frames", None),
         RetryCause::Lossy => ("loss", None),
         RetryCause::Mtu => ("large", None),
-        _ => (
+        RetryCause::Blocked => (
             "packets",
             Some(say!(
                 found,
@@ -326,9 +326,9 @@ fn unanswered(cause: Option<RetryCause>, netdev: &str, found: &mut Findings) -> 
                 "the peer answers by TCP, but not by RoCE v2: UDP port 4791 does not get through"
             )
         }
-        cause => found.say(cause.cause().what, &[]),
+        cause => found.say(cause.texts().0, &[]),
     };
-    let cure = cure.unwrap_or_else(|| found.say(cause.cause().cure, &[]));
+    let cure = cure.unwrap_or_else(|| found.say(cause.texts().1, &[]));
     found.fail(check, what, cure)
 }
 
@@ -458,7 +458,8 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
         return match completion(&error) {
             Some(failed) if failed.status == Status::RetryExceeded => {
                 let evidence = investigate(args, &host, device, here, &link);
-                let cause = link.qp.diagnose_with(failed, evidence)?.cause;
+                let here = Here::of(device, &link.qp)?;
+                let cause = evidence.cause(&here, link.qp.local(), &theirs);
                 unanswered(cause, &netdev, found)
             }
             Some(failed) if failed.status == Status::RemoteAccess => found.fail(

@@ -2,9 +2,9 @@
 
 //! Tests that each English text has a Chinese one, and the reverse.
 
+use super::cause::RetryCause;
 use super::{host, CHINESE};
 use crate::show::trouble;
-use rust_ulp::diagnosis::RetryCause;
 use std::collections::BTreeSet;
 
 /// The sources with texts: those of the diagnosis, and that of the meanings of counters.
@@ -53,7 +53,8 @@ fn others() -> BTreeSet<String> {
         RetryCause::Mtu,
         RetryCause::Lossy,
     ] {
-        texts.extend([cause.cause().what, cause.cause().cure].map(str::to_owned));
+        let (what, cure) = cause.texts();
+        texts.extend([what, cure].map(str::to_owned));
     }
     texts
 }
