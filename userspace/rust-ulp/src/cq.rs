@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
+use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 /// The context that moves completions from the device into the ring.
@@ -459,6 +460,39 @@ impl CqEventFd {
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Error::sys("read of an eventfd", errno)),
             }
+        }
+    }
+
+    /// Takes the oldest completion, in a task of any runtime; registers the task to be woken if there
+    /// is none. `poll_readable` is how the runtime waits for this file: it is ready when the file may
+    /// have become readable since it was ready before.
+    ///
+    /// ```
+    /// # use async_io::Async;
+    /// # use rust_ulp::cq::CqEventFd;
+    /// # use rust_ulp::error::Result;
+    /// # use rust_ulp::Completion;
+    /// # use std::future::poll_fn;
+    /// async fn next(file: &Async<CqEventFd>) -> Result<Completion> {
+    ///     poll_fn(|cx| file.get_ref().poll_wait(cx, |cx| file.poll_readable(cx))).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Cq::poll`]; [`Error::Sys`] with what `poll_readable` fails with.
+    pub fn poll_wait(
+        &self,
+        cx: &mut Context<'_>,
+        mut poll_readable: impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<()>>,
+    ) -> Poll<Result<Completion>> {
+        loop {
+            if let Some(completion) = self.cq.poll()? {
+                return Poll::Ready(Ok(completion));
+            }
+            ready!(poll_readable(cx)).map_err(|error| Error::io("waiting for a file", &error))?;
+            // What arrives from here on makes it readable again, and the queue is looked at once more.
+            self.take()?;
         }
     }
 

@@ -458,6 +458,11 @@ impl Error {
         }
     }
 
+    pub(crate) fn io(call: &'static str, error: &std::io::Error) -> Self {
+        let errno = error.raw_os_error().map(Errno::from_raw);
+        Self::sys(call, errno.unwrap_or(Errno::EIO))
+    }
+
     pub(crate) fn sys(call: &'static str, errno: Errno) -> Self {
         match errno {
             Errno::ENODEV => Self::DeviceGone,

@@ -17,6 +17,7 @@ use nix::errno::Errno;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 /// The kind of an event.
@@ -287,6 +288,26 @@ impl Events {
         }
     }
 
+    /// Takes the oldest event, in a task of any runtime; registers the task to be woken if there is
+    /// none. `poll_readable` is how the runtime waits for this file, as that of
+    /// [`CqEventFd::poll_wait`](crate::cq::CqEventFd::poll_wait).
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::next_event`]; [`Error::Sys`] with what `poll_readable` fails with.
+    pub fn poll_next_event(
+        &self,
+        cx: &mut Context<'_>,
+        mut poll_readable: impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<()>>,
+    ) -> Poll<Result<Event>> {
+        loop {
+            if let Some(event) = self.next_event()? {
+                return Poll::Ready(Ok(event));
+            }
+            ready!(poll_readable(cx)).map_err(|error| Error::io("waiting for a file", &error))?;
+        }
+    }
+
     /// Takes the oldest event, sleeping until there is one.
     ///
     /// # Errors
@@ -311,6 +332,6 @@ impl Events {
 
 impl AsFd for Events {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.device.file().as_fd()
+        self.device.file().event_source()
     }
 }

@@ -1385,7 +1385,6 @@ impl FakeKernel for Kernel {
         lock(&self.state).gone
     }
 
-    #[cfg(any(feature = "smol", feature = "tokio"))]
     fn event_file(&self) -> BorrowedFd<'_> {
         self.teller.as_fd()
     }

@@ -63,6 +63,11 @@
 //! starve other tasks: what is taken counts against the budget of tokio, and with smol a task
 //! yields after 128 completions.
 //!
+//! With another runtime no feature is needed: [`CqEventFd::poll_wait`](cq::CqEventFd::poll_wait) and
+//! [`Events::poll_next_event`](events::Events::poll_next_event) take the runtime's way to wait for a
+//! file. Connecting is [`PreparedQp::begin_connect_cm`] and
+//! [`cm::Request::begin_accept`] there, whose end is an event.
+//!
 //! These calls sleep, and a task that makes one keeps its thread from running others:
 //!
 //! - [`Device::open`] and whatever makes or destroys an object of the kernel: buffers, grants,

@@ -31,8 +31,7 @@ enum Reactor {
 }
 
 fn failed(error: std::io::Error) -> Error {
-    let errno = error.raw_os_error().map(Errno::from_raw);
-    Error::sys("epoll of a task", errno.unwrap_or(Errno::EIO))
+    Error::io("epoll of a task", &error)
 }
 
 impl Reactor {

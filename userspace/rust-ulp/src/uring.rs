@@ -451,8 +451,7 @@ const WAITING: &str = "waiting for completions of a ring";
 const LONGEST: Duration = Duration::from_secs(3600);
 
 fn failed(error: &std::io::Error) -> Error {
-    let errno = error.raw_os_error().map(Errno::from_raw);
-    Error::sys("io_uring_enter", errno.unwrap_or(Errno::EIO))
+    Error::io("io_uring_enter", error)
 }
 
 impl Slot {

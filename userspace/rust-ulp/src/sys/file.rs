@@ -39,7 +39,6 @@ pub(crate) trait FakeKernel: std::fmt::Debug + Send + Sync {
     fn is_gone(&self) -> bool;
 
     /// Returns a file that becomes readable with each event, and with the removal of the device.
-    #[cfg(any(feature = "smol", feature = "tokio"))]
     fn event_file(&self) -> BorrowedFd<'_>;
 }
 
@@ -184,7 +183,6 @@ impl File {
     }
 
     /// The file that is readable while there are events, and reports the removal of the device.
-    #[cfg(any(feature = "smol", feature = "tokio"))]
     pub(crate) fn event_source(&self) -> BorrowedFd<'_> {
         #[cfg(test)]
         if let Some(fake) = &self.fake {

@@ -106,6 +106,60 @@ fn a_task_waits_for_completions() {
 }
 
 #[test]
+fn a_task_of_another_runtime_waits_for_files_of_its_own() {
+    on_each(async || {
+        let p = pair();
+        let file = async_io::Async::new_nonblocking(p.cq.eventfd().unwrap()).unwrap();
+        let events = async_io::Async::new_nonblocking(p.device.events()).unwrap();
+        let wait = |cx: &mut Context<'_>| {
+            let file = &file;
+            file.get_ref().poll_wait(cx, |cx| file.poll_readable(cx))
+        };
+        let event = |cx: &mut Context<'_>| {
+            let events = &events;
+            events
+                .get_ref()
+                .poll_next_event(cx, |cx| events.poll_readable(cx))
+        };
+        assert!(within(NOW, poll_fn(wait)).await.is_none());
+        let poster = async {
+            for i in 0..50 {
+                p.b.post_recv(Recv::empty().wr_id(i)).unwrap();
+                p.a.post(Send::empty().signaled(false)).unwrap();
+                if i % 3 == 0 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            }
+        };
+        let taker = async {
+            let mut all = Vec::new();
+            while all.len() < 50 {
+                all.push(poll_fn(wait).await.unwrap().wr_id);
+            }
+            all
+        };
+        let (all, ()) = both(taker, poster).await;
+        assert_eq!(all, (0..50).collect::<Vec<_>>());
+        // What the runtime fails with is told.
+        let broken = |_: &mut Context<'_>| {
+            let error = std::io::Error::from_raw_os_error(libc::EMFILE);
+            Poll::Ready(Err(error))
+        };
+        let error = poll_fn(|cx| file.get_ref().poll_wait(cx, broken)).await;
+        assert_eq!(error.unwrap_err().errno(), Some(libc::EMFILE));
+
+        assert!(within(NOW, poll_fn(event)).await.is_none());
+        let gone = async {
+            sleep(NOW).await;
+            p.kernel.remove();
+        };
+        let ((event, error), ()) = both(both(poll_fn(event), poll_fn(wait)), gone).await;
+        assert_eq!(event.unwrap().kind, EventKind::DeviceRemoved);
+        assert!(matches!(error, Err(Error::DeviceGone)));
+    });
+}
+
+#[test]
 fn a_wait_that_is_dropped_takes_nothing() {
     on_each(async || {
         let p = pair();
