@@ -78,8 +78,8 @@ pub(super) struct Copied<'a> {
 /// and [`Self::inline`] are called for each of them that [has any](has_data), in order.
 pub(super) struct Outside<'c> {
     sges: &'c [abi::Sge],
-    near: &'c mut [u8],
-    far: &'c mut [u8],
+    near: Bytes<'c>,
+    far: Bytes<'c>,
 }
 
 impl<'c> Outside<'c> {
@@ -99,20 +99,25 @@ impl<'c> Outside<'c> {
     pub(super) fn inline(&mut self, length: u32) -> &'c mut [u8] {
         let length = length as usize;
         // As `copy_inline` decides.
-        if length <= self.near.len() {
-            take(&mut self.near, length)
+        if length <= self.near.0.len() {
+            self.near.take(length)
         } else {
-            take(&mut self.far, length)
+            self.far.take(length)
         }
     }
 }
 
-/// Removes the first `length` bytes from `from`, and returns them; none if it has fewer.
-fn take<'c>(from: &mut &'c mut [u8], length: usize) -> &'c mut [u8] {
-    let all = core::mem::take(from);
-    let (first, rest) = all.split_at_mut_checked(length).unwrap_or_default();
-    *from = rest;
-    first
+/// Room for inline data, which is taken from its start on.
+struct Bytes<'c>(&'c mut [u8]);
+
+impl<'c> Bytes<'c> {
+    /// Takes `length` bytes; none if it has fewer.
+    fn take(&mut self, length: usize) -> &'c mut [u8] {
+        let all = core::mem::take(&mut self.0);
+        let (first, rest) = all.split_at_mut_checked(length).unwrap_or_default();
+        self.0 = rest;
+        first
+    }
 }
 
 /// Returns whether `wr` has data outside of its struct.
@@ -180,7 +185,7 @@ impl<'a> Copied<'a> {
     #[cold]
     fn copy_data(&mut self) {
         let wrs = self.wrs;
-        let mut near = &mut *self.near;
+        let mut near = Bytes(&mut *self.near);
         for (index, wr) in numbered(wrs.iter()).filter(|(_, wr)| has_data(wr)) {
             if let Err(error) = copy_one(wr, &mut self.sges, &mut near, &mut self.far) {
                 self.wrs = wrs.get(..index as usize).unwrap_or(&[]);
@@ -194,8 +199,8 @@ impl<'a> Copied<'a> {
     pub(super) fn parts(&mut self) -> (&[abi::Wr], Outside<'_>) {
         let outside = Outside {
             sges: &self.sges,
-            near: &mut *self.near,
-            far: &mut self.far,
+            near: Bytes(&mut *self.near),
+            far: Bytes(&mut self.far),
         };
         (self.wrs, outside)
     }
@@ -206,7 +211,7 @@ impl<'a> Copied<'a> {
 fn copy_one(
     wr: &abi::Wr,
     sges: &mut LateVec<abi::Sge>,
-    near: &mut &mut [u8],
+    near: &mut Bytes<'_>,
     far: &mut LateVec<u8>,
 ) -> Result {
     checked(wr)?;
@@ -228,7 +233,7 @@ fn copy_one(
 fn copy_inline(
     sges: &[abi::Sge],
     is_inline: bool,
-    near: &mut &mut [u8],
+    near: &mut Bytes<'_>,
     far: &mut LateVec<u8>,
 ) -> Result {
     let length = sges
@@ -251,8 +256,8 @@ fn copy_inline(
         return Err(EINVAL);
     }
     let length = length as usize;
-    let mut data = if length <= near.len() {
-        take(near, length)
+    let data = if length <= near.0.len() {
+        near.take(length)
     } else {
         let first = far.len();
         far.made()
@@ -262,8 +267,9 @@ fn copy_inline(
     if in_buffers {
         return Ok(());
     }
+    let mut data = Bytes(data);
     for sge in sges {
-        read_bytes(sge.offset, take(&mut data, sge.length as usize))?;
+        read_bytes(sge.offset, data.take(sge.length as usize))?;
     }
     Ok(())
 }
