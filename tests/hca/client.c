@@ -209,16 +209,11 @@ static int create(struct end *end, int cqe)
 	struct ib_cq_init_attr init = { .cqe = cqe };
 
 	end->pd = ib_alloc_pd(end->device, 0);
-	if (IS_ERR(end->pd))
-		return PTR_ERR(end->pd);
 	end->other_pd = ib_alloc_pd(end->device, 0);
-	if (IS_ERR(end->other_pd))
-		return PTR_ERR(end->other_pd);
 	end->cq = ib_create_cq(end->device, interrupt, NULL, end, &init);
-	if (IS_ERR(end->cq))
-		return PTR_ERR(end->cq);
 	end->page = (void *)get_zeroed_page(GFP_KERNEL);
-	if (!end->page)
+	if (IS_ERR(end->pd) || IS_ERR(end->other_pd) || IS_ERR(end->cq) ||
+	    !end->page)
 		return -ENOMEM;
 	sg_init_one(&end->sg, end->page, PAGE_SIZE);
 	if (ib_dma_map_sg(end->device, &end->sg, 1, DMA_BIDIRECTIONAL) != 1)
@@ -281,18 +276,6 @@ static int fetch_and_add(void)
 	return status ? status : *word != 42 || *(u64 *)a.page != 40;
 }
 
-static int own_memory_unmapped(void)
-{
-	unmap(&a);
-	return 0;
-}
-
-static int peers_memory_unmapped(void)
-{
-	unmap(&b);
-	return 0;
-}
-
 static int invalidated(void)
 {
 	struct ib_send_wr wr = {
@@ -327,18 +310,6 @@ static int no_recv_sge(void)
 
 static int registered_twice(void)
 {
-	return reg(&b, ALL);
-}
-
-static int longer_than_its_pages(void)
-{
-	b.mr->length = PAGE_SIZE + 1;
-	return reg(&b, ALL);
-}
-
-static int offset_beyond_its_pages(void)
-{
-	b.mr->iova += 1;
 	return reg(&b, ALL);
 }
 
@@ -414,12 +385,15 @@ static int missed(void)
 }
 
 /*
- * Registers the page of `b` with `access`, calls `run`, and moves `length` bytes; without those
- * that are 0. The first status that is not 0 is compared with `want`.
+ * Registers the page of `b` with `access`, unmaps the page of `unmaps`, calls `run`, and moves
+ * `length` bytes; without those that are 0. The first status that is not 0 is compared with `want`.
  */
 struct test {
 	const char *name;
 	int access;
+	/* What is added to the address and the length of the region. */
+	u32 more_iova, more_length;
+	struct end *unmaps;
 	int (*run)(void);
 	enum ib_wr_opcode opcode;
 	u32 length, offset;
@@ -439,10 +413,9 @@ static const struct test cases[] = {
 	CASE("good", 0, .run = good),
 	CASE("fetch_and_add", 0, .run = fetch_and_add),
 	CASE("missed", 0, .run = missed),
-	CASE("own_memory_unmapped", ANY_ERROR, .run = own_memory_unmapped, MOVE,
+	CASE("own_memory_unmapped", ANY_ERROR, .unmaps = &a, MOVE, .faults = 1),
+	CASE("peers_memory_unmapped", ANY_ERROR, .unmaps = &b, MOVE,
 	     .faults = 1),
-	CASE("peers_memory_unmapped", ANY_ERROR, .run = peers_memory_unmapped,
-	     MOVE, .faults = 1),
 	CASE("unaligned_atomic", IB_WC_REM_INV_REQ_ERR,
 	     .opcode = IB_WR_ATOMIC_FETCH_AND_ADD, .length = 8, .offset = 4),
 	CASE("never_registered", IB_WC_REM_ACCESS_ERR, MOVE, .access = 0),
@@ -456,10 +429,10 @@ static const struct test cases[] = {
 	CASE("no_recv_sge", -EINVAL, .run = no_recv_sge, .broken = 1),
 	CASE("registered_twice", IB_WC_LOC_QP_OP_ERR, .run = registered_twice,
 	     .broken = 1),
-	CASE("longer_than_its_pages", IB_WC_LOC_QP_OP_ERR, .access = 0,
-	     .run = longer_than_its_pages, .broken = 1),
-	CASE("offset_beyond_its_pages", IB_WC_LOC_QP_OP_ERR, .access = 0,
-	     .run = offset_beyond_its_pages, .broken = 1),
+	CASE("longer_than_its_pages", IB_WC_LOC_QP_OP_ERR, .more_length = 1,
+	     .broken = 1),
+	CASE("offset_beyond_its_pages", IB_WC_LOC_QP_OP_ERR, .more_iova = 1,
+	     .broken = 1),
 	CASE("without_local_write", IB_WC_LOC_QP_OP_ERR,
 	     .access = IB_ACCESS_REMOTE_WRITE, .broken = 1),
 	CASE("mapped_while_registered", 0, .run = mapped_while_registered,
@@ -486,24 +459,15 @@ static int find_gid(struct end *end, u32 host)
 		       rdma_read_gid_l2_fields(end->gid, NULL, end->mac);
 }
 
-static int add(struct ib_device *device)
+static struct ib_device *get(int number)
 {
-	if (!strcmp(dev_name(&device->dev), "hca1"))
-		a.device = device;
-	else if (!strcmp(dev_name(&device->dev), "hca2"))
-		b.device = device;
-	return 0;
-}
+	struct hca *hca;
 
-static void gone(struct ib_device *device, void *unused)
-{
+	guard(rcu)
+		();
+	hca = rcu_dereference(hcas[number]);
+	return hca && ib_device_try_get(&hca->ib) ? &hca->ib : NULL;
 }
-
-static struct ib_client client = {
-	.name = KBUILD_MODNAME,
-	.add = add,
-	.remove = gone,
-};
 
 static int try(const struct test *test)
 {
@@ -511,8 +475,13 @@ static int try(const struct test *test)
 
 	if (!got)
 		got = connect_qps();
-	if (!got && test->access)
+	if (!got && test->access) {
+		b.mr->iova += test->more_iova;
+		b.mr->length += test->more_length;
 		got = reg(&b, test->access);
+	}
+	if (!got && test->unmaps)
+		unmap(test->unmaps);
 	if (!got && test->run)
 		got = test->run();
 	if (!got && test->length)
@@ -542,9 +511,8 @@ static int __init client_init(void)
 {
 	int err, n;
 
-	err = ib_register_client(&client);
-	if (err)
-		return err;
+	a.device = get(0);
+	b.device = get(1);
 	err = a.device && b.device ? 0 : -ENODEV;
 	if (!err)
 		err = find_gid(&a, 1) ?: find_gid(&b, 2);
@@ -554,7 +522,10 @@ static int __init client_init(void)
 		rdma_put_gid_attr(a.gid);
 	if (!IS_ERR_OR_NULL(b.gid))
 		rdma_put_gid_attr(b.gid);
-	ib_unregister_client(&client);
+	if (a.device)
+		ib_device_put(a.device);
+	if (b.device)
+		ib_device_put(b.device);
 	return err;
 }
 

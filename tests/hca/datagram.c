@@ -7,23 +7,10 @@
  */
 #include <linux/ip.h>
 #include <net/ip.h>
+#include <rdma/ib_cache.h>
 #include <rdma/ib_pack.h>
 
 #include "hca.h"
-
-void hca_datagram_wqe(struct hca_wqe *wqe, const struct ib_ud_wr *wr)
-{
-	struct hca_ah *ah = to_ah(wr->ah);
-
-	wqe->ud.dgid = ah->dgid;
-	wqe->ud.dlid = ah->dlid;
-	memcpy(wqe->ud.dmac, ah->dmac, ETH_ALEN);
-	wqe->ud.sgid_index = ah->sgid_index;
-	wqe->ud.hop_limit = ah->hop_limit;
-	wqe->ud.traffic_class = ah->traffic_class;
-	wqe->ud.qpn = wr->remote_qpn;
-	wqe->ud.qkey = wr->remote_qkey;
-}
 
 /* The 40 bytes in front of a datagram: of IPv4 its header stands in the last 20. */
 static u8 fill_grh(struct hca_qp *qp, struct hca_wqe *wqe,
@@ -37,22 +24,22 @@ static u8 fill_grh(struct hca_qp *qp, struct hca_wqe *wqe,
 	memset(header, 0, sizeof(qp->grh));
 	if (!ipv6_addr_v4mapped((struct in6_addr *)sgid)) {
 		grh->version_tclass_flow =
-			cpu_to_be32(6 << 28 | wqe->ud.traffic_class << 20);
+			cpu_to_be32(6 << 28 | wqe->ud.to.traffic_class << 20);
 		grh->paylen = cpu_to_be16(length);
 		grh->next_hdr = IPPROTO_UDP;
-		grh->hop_limit = wqe->ud.hop_limit;
+		grh->hop_limit = wqe->ud.to.hop_limit;
 		grh->sgid = *sgid;
-		grh->dgid = wqe->ud.dgid;
+		grh->dgid = wqe->ud.to.dgid;
 		return RDMA_NETWORK_IPV6;
 	}
 	ip->version = 4;
 	ip->ihl = 5;
-	ip->tos = wqe->ud.traffic_class;
+	ip->tos = wqe->ud.to.traffic_class;
 	ip->tot_len = cpu_to_be16(sizeof(*ip) + length);
-	ip->ttl = wqe->ud.hop_limit;
+	ip->ttl = wqe->ud.to.hop_limit;
 	ip->protocol = IPPROTO_UDP;
 	memcpy(&ip->saddr, sgid->raw + 12, 4);
-	memcpy(&ip->daddr, wqe->ud.dgid.raw + 12, 4);
+	memcpy(&ip->daddr, wqe->ud.to.dgid.raw + 12, 4);
 	ip->check = ip_fast_csum(ip, 5);
 	return RDMA_NETWORK_IPV4;
 }
@@ -109,9 +96,12 @@ enum ib_wc_status hca_send_datagram(struct hca_qp *qp, struct hca_wqe *wqe)
 	status = hca_gather(qp, wqe, 0);
 	if (status)
 		return status;
-	if (!hca_gid(hca, wqe->ud.sgid_index, &sgid))
+	/* The last port is the one that is up. */
+	if (rdma_query_gid(&hca->ib, hca->rules->ports, wqe->ud.to.sgid_index,
+			   &sgid))
 		return IB_WC_LOC_QP_OP_ERR;
-	number = hca_find(hca, &wqe->ud.dgid, wqe->ud.dmac, wqe->ud.dlid);
+	number = hca_find(hca, &wqe->ud.to.dgid, wqe->ud.to.dmac,
+			  wqe->ud.to.dlid);
 	to = hca_inbound(hca, number, wqe->ud.qpn);
 	if (to) {
 		if (to->ib.qp_type == IB_QPT_UD || to->ib.qp_type == IB_QPT_GSI)

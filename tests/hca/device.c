@@ -11,6 +11,7 @@
 #include <linux/ethtool.h>
 #include <linux/module.h>
 #include <net/addrconf.h>
+#include <rdma/ib_cache.h>
 
 #include "hca.h"
 
@@ -60,29 +61,25 @@ PARAM(hold_writes, bool, 0644, "what is late of a Write does not land");
 
 /* The devices by number. A reader is in an RCU read section. */
 struct hca __rcu *hcas[2];
+EXPORT_SYMBOL_GPL(hcas);
 static DEFINE_MUTEX(hcas_lock);
 static DEFINE_SPINLOCK(count_lock);
 
 static void count(unsigned int *counter)
 {
-	unsigned long flags;
-
-	spin_lock_irqsave(&count_lock, flags);
+	HCA_LOCK(&count_lock);
 	++*counter;
-	spin_unlock_irqrestore(&count_lock, flags);
 }
 
 /* Counts down; returns how many there were. */
 unsigned int hca_count_down(unsigned int *left)
 {
-	unsigned long flags;
 	unsigned int were;
 
-	spin_lock_irqsave(&count_lock, flags);
+	HCA_LOCK(&count_lock);
 	were = *left;
 	if (were)
 		--*left;
-	spin_unlock_irqrestore(&count_lock, flags);
 	return were;
 }
 
@@ -223,8 +220,8 @@ static const struct kernel_param_ops error_ops = { .set = set_error };
 module_param_cb(internal_error, &error_ops, NULL, 0200);
 MODULE_PARM_DESC(internal_error, "the adapter with this number fails");
 
-/* Somebody broke a rule that adapters rely on. */
-void hca_broken(struct hca *hca, const char *format, ...)
+/* Somebody broke a rule that adapters rely on. Returns -EINVAL. */
+int hca_broken(struct hca *hca, const char *format, ...)
 {
 	struct va_format text = { .fmt = format };
 	va_list args;
@@ -234,6 +231,7 @@ void hca_broken(struct hca *hca, const char *format, ...)
 	dev_err_ratelimited(&hca->pdev->dev, "rule broken: %pV\n", &text);
 	va_end(args);
 	count(&hca_broken_rules);
+	return -EINVAL;
 }
 
 void hca_dma_fault(struct hca *hca, u64 addr, const char *why)
@@ -243,50 +241,21 @@ void hca_dma_fault(struct hca *hca, u64 addr, const char *why)
 	count(&hca_dma_faults);
 }
 
-/* --- GIDs --- */
-
-int hca_add_gid(const struct ib_gid_attr *attr, void **context)
-{
-	struct hca *hca = to_hca(attr->device);
-	unsigned long flags;
-
-	spin_lock_irqsave(&hca->gid_lock, flags);
-	hca->gids[attr->index] = attr->gid;
-	spin_unlock_irqrestore(&hca->gid_lock, flags);
-	return 0;
-}
-
-int hca_del_gid(const struct ib_gid_attr *attr, void **context)
-{
-	struct ib_gid_attr none = { .device = attr->device,
-				    .index = attr->index };
-
-	return hca_add_gid(&none, context);
-}
-
-bool hca_gid(struct hca *hca, u8 index, union ib_gid *gid)
-{
-	unsigned long flags;
-
-	if (index >= HCA_GIDS)
-		return false;
-	if (hca_is_ib(hca))
-		return !hca_query_gid(&hca->ib, hca->rules->ports, index, gid);
-	spin_lock_irqsave(&hca->gid_lock, flags);
-	*gid = hca->gids[index];
-	spin_unlock_irqrestore(&hca->gid_lock, flags);
-	return memchr_inv(gid, 0, sizeof(*gid));
-}
+/* --- addresses --- */
 
 static bool has_gid(struct hca *hca, const union ib_gid *gid)
 {
-	union ib_gid have;
-	unsigned int i;
+	const struct ib_gid_attr *attr;
 
-	for (i = 0; i < HCA_GIDS; i++)
-		if (hca_gid(hca, i, &have) && !memcmp(&have, gid, sizeof(have)))
-			return true;
-	return false;
+	/* The core has no table of one that is not registered. */
+	if (!ib_device_try_get(&hca->ib))
+		return false;
+	attr = rdma_find_gid_by_port(&hca->ib, gid, IB_GID_TYPE_ROCE_UDP_ENCAP,
+				     1, NULL);
+	if (!IS_ERR(attr))
+		rdma_put_gid_attr(attr);
+	ib_device_put(&hca->ib);
+	return !IS_ERR(attr);
 }
 
 /*
@@ -453,7 +422,6 @@ static int hca_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		hca->domain = NULL;
 	xa_init_flags(&hca->qps, XA_FLAGS_ALLOC | XA_FLAGS_LOCK_IRQ);
 	xa_init_flags(&hca->mrs, XA_FLAGS_ALLOC | XA_FLAGS_LOCK_IRQ);
-	spin_lock_init(&hca->gid_lock);
 	err = publish(hca);
 	if (err)
 		goto dealloc;

@@ -89,9 +89,6 @@ struct hca {
 	struct xarray qps;
 	struct xarray mrs;
 	u32 next_qp, next_mr;
-	/* Of the GID table. */
-	spinlock_t gid_lock;
-	union ib_gid gids[HCA_GIDS];
 };
 
 struct hca_pd {
@@ -175,12 +172,16 @@ struct hca_segs {
 	struct hca_seg seg[HCA_MAX_SGE + 1];
 };
 
-struct hca_ah {
-	struct ib_ah ib;
+struct hca_address {
 	union ib_gid dgid;
 	u32 dlid;
 	u8 dmac[ETH_ALEN];
 	u8 sgid_index, hop_limit, traffic_class;
+};
+
+struct hca_ah {
+	struct ib_ah ib;
+	struct hca_address to;
 };
 
 struct hca_wqe {
@@ -198,10 +199,7 @@ struct hca_wqe {
 			u32 rkey;
 		} rdma;
 		struct {
-			union ib_gid dgid;
-			u32 dlid;
-			u8 dmac[ETH_ALEN];
-			u8 sgid_index, hop_limit, traffic_class;
+			struct hca_address to;
 			u32 qpn, qkey;
 		} ud;
 		struct {
@@ -270,6 +268,11 @@ struct hca_qp {
 #define to_srq(from) container_of(from, struct hca_srq, ib)
 #define to_ah(from) container_of(from, struct hca_ah, ib)
 
+/* Holds a spinlock, with interrupts off, until the end of the block. */
+#define HCA_LOCK(lock)          \
+	guard(spinlock_irqsave) \
+	(lock)
+
 static inline void *hca_entry(struct hca_wq *wq, u32 n)
 {
 	return wq->ring + (size_t)(n % wq->size) * wq->stride;
@@ -284,13 +287,10 @@ extern unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
 extern bool hca_stopped, hca_late_receive, hca_pause_storm, hca_hold_writes;
 unsigned int hca_count_down(unsigned int *left);
 int hca_command(struct hca *hca, const char *name);
-void hca_broken(struct hca *hca, const char *format, ...) __printf(2, 3);
+int hca_broken(struct hca *hca, const char *format, ...) __printf(2, 3);
 void hca_dma_fault(struct hca *hca, u64 addr, const char *why);
-int hca_add_gid(const struct ib_gid_attr *attr, void **context);
-int hca_del_gid(const struct ib_gid_attr *attr, void **context);
 int hca_find(struct hca *hca, const union ib_gid *gid, const u8 *dmac,
 	     u32 dlid);
-bool hca_gid(struct hca *hca, u8 index, union ib_gid *gid);
 
 /* personality.c */
 const struct hca_rules *hca_find_rules(void);
@@ -340,7 +340,7 @@ void hca_run(struct hca_qp *qp);
 void hca_run_work(struct work_struct *work);
 void hca_retry_work(struct work_struct *work);
 void hca_flush_recvs(struct hca_qp *qp);
-void hca_receive_late(struct hca_qp *qp);
+bool hca_flush_recv(struct hca_qp *qp);
 void hca_fail(struct hca_qp *qp);
 void hca_go_on(struct hca_qp *qp);
 bool hca_is_up(struct hca *hca);
@@ -353,7 +353,6 @@ enum ib_wc_status hca_gather(struct hca_qp *qp, struct hca_wqe *wqe,
 			     int access);
 
 /* datagram.c */
-void hca_datagram_wqe(struct hca_wqe *wqe, const struct ib_ud_wr *wr);
 enum ib_wc_status hca_send_datagram(struct hca_qp *qp, struct hca_wqe *wqe);
 
 /* exporter.c, which needs vmap_pfn() */

@@ -211,26 +211,21 @@ void hca_free_refused_mrs(struct hca *hca)
 static struct hca_mr *get_mr(struct hca *hca, u32 key)
 {
 	struct hca_mr *mr;
-	unsigned long flags;
 
-	xa_lock_irqsave(&hca->mrs, flags);
+	HCA_LOCK(&hca->mrs.xa_lock);
 	mr = xa_load(&hca->mrs, key >> 8);
 	if (mr) {
 		spin_lock(&mr->lock);
 		mr->users++;
 		spin_unlock(&mr->lock);
 	}
-	xa_unlock_irqrestore(&hca->mrs, flags);
 	return mr;
 }
 
 static void put_mr(struct hca_mr *mr)
 {
-	unsigned long flags;
-
-	spin_lock_irqsave(&mr->lock, flags);
+	HCA_LOCK(&mr->lock);
 	mr->users--;
-	spin_unlock_irqrestore(&mr->lock, flags);
 }
 
 /* REG_MR: the region becomes valid, with what the request and the list of pages say. */
@@ -238,7 +233,6 @@ int hca_register(struct hca_qp *qp, struct hca_wqe *wqe)
 {
 	struct hca *hca = to_hca(qp->ib.device);
 	struct hca_mr *mr = wqe->reg.mr;
-	unsigned long flags;
 	u64 first, bytes;
 	u32 i;
 
@@ -248,46 +242,34 @@ int hca_register(struct hca_qp *qp, struct hca_wqe *wqe)
 	if (wqe->reg.key >> 8 != mr->ib.rkey >> 8 || mr->ib.pd != qp->ib.pd ||
 	    !is_power_of_2(wqe->reg.page_size) ||
 	    !(hca->ib.attrs.page_size_cap & wqe->reg.page_size) ||
-	    first + wqe->reg.length > bytes) {
-		hca_broken(
+	    first + wqe->reg.length > bytes)
+		return hca_broken(
 			hca,
 			"REG_MR of key %#x: iova %#llx, %llu bytes, %u pages of %u",
 			wqe->reg.key, wqe->reg.iova, wqe->reg.length,
 			mr->set_pages, wqe->reg.page_size);
-		return -EINVAL;
-	}
 	if (hca->rules->short_keys &&
-	    wqe->reg.length > (u64)mr->max_pages * PAGE_SIZE) {
-		hca_broken(hca, "REG_MR of %llu bytes with a key for %u pages",
-			   wqe->reg.length, mr->max_pages);
-		return -EINVAL;
-	}
+	    wqe->reg.length > (u64)mr->max_pages * PAGE_SIZE)
+		return hca_broken(
+			hca, "REG_MR of %llu bytes with a key for %u pages",
+			wqe->reg.length, mr->max_pages);
 	if (wqe->reg.access &
 		    (IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_ATOMIC) &&
-	    !(wqe->reg.access & IB_ACCESS_LOCAL_WRITE)) {
-		hca_broken(hca, "REG_MR: access %#x without LOCAL_WRITE",
-			   wqe->reg.access);
-		return -EINVAL;
-	}
-	if (mr->max_pages > hca->rules->good_pages) {
-		hca_broken(hca, "REG_MR of a region for %u pages",
-			   mr->max_pages);
-		return -EINVAL;
-	}
-	for (i = 0; i < mr->set_pages; i++) {
-		if (mr->pages[i] & (wqe->reg.page_size - 1)) {
-			hca_broken(hca, "REG_MR: page %u at %#llx of %u bytes",
-				   i, mr->pages[i], wqe->reg.page_size);
-			return -EINVAL;
-		}
-	}
-	spin_lock_irqsave(&mr->lock, flags);
-	if (mr->valid) {
-		spin_unlock_irqrestore(&mr->lock, flags);
-		hca_broken(hca, "REG_MR of key %#x, which is registered",
-			   wqe->reg.key);
-		return -EINVAL;
-	}
+	    !(wqe->reg.access & IB_ACCESS_LOCAL_WRITE))
+		return hca_broken(hca, "REG_MR: access %#x without LOCAL_WRITE",
+				  wqe->reg.access);
+	if (mr->max_pages > hca->rules->good_pages)
+		return hca_broken(hca, "REG_MR of a region for %u pages",
+				  mr->max_pages);
+	for (i = 0; i < mr->set_pages; i++)
+		if (mr->pages[i] & (wqe->reg.page_size - 1))
+			return hca_broken(
+				hca, "REG_MR: page %u at %#llx of %u bytes", i,
+				mr->pages[i], wqe->reg.page_size);
+	HCA_LOCK(&mr->lock);
+	if (mr->valid)
+		return hca_broken(hca, "REG_MR of key %#x, which is registered",
+				  wqe->reg.key);
 	mr->key = wqe->reg.key;
 	mr->access = wqe->reg.access | hca->rules->more_access;
 	if (hca->rules->no_remote_atomics)
@@ -298,7 +280,6 @@ int hca_register(struct hca_qp *qp, struct hca_wqe *wqe)
 						  ilog2(wqe->reg.page_size);
 	mr->nr_pages = mr->set_pages;
 	mr->valid = true;
-	spin_unlock_irqrestore(&mr->lock, flags);
 	return 0;
 }
 
@@ -369,7 +350,6 @@ int hca_segs_add(struct hca_segs *segs, struct hca *hca, struct ib_pd *pd,
 {
 	struct hca_mr *mr;
 	struct hca_seg *seg;
-	unsigned long flags;
 	bool good;
 
 	if (!length)
@@ -384,13 +364,13 @@ int hca_segs_add(struct hca_segs *segs, struct hca *hca, struct ib_pd *pd,
 	mr = get_mr(hca, key);
 	if (!mr)
 		return -EINVAL;
-	spin_lock_irqsave(&mr->lock, flags);
-	good = mr->valid && mr->key == (u8)key && mr->ib.pd == pd &&
-	       (mr->access & access) == access;
-	if (good && !mr->dma)
-		good = addr >= mr->iova && length <= mr->length &&
-		       addr - mr->iova <= mr->length - length;
-	spin_unlock_irqrestore(&mr->lock, flags);
+	scoped_guard(spinlock_irqsave, &mr->lock) {
+		good = mr->valid && mr->key == (u8)key && mr->ib.pd == pd &&
+		       (mr->access & access) == access;
+		if (good && !mr->dma)
+			good = addr >= mr->iova && length <= mr->length &&
+			       addr - mr->iova <= mr->length - length;
+	}
 	if (!good) {
 		put_mr(mr);
 		return -EACCES;
@@ -488,18 +468,16 @@ int hca_atomic(struct hca_segs *segs, bool swap, u64 compare, u64 value,
 	       u64 *old)
 {
 	static DEFINE_SPINLOCK(lock);
-	unsigned long flags;
 	size_t run;
 	u64 *ptr = locate(&segs->seg[0], 0, &run);
 
 	if (!ptr)
 		return -EFAULT;
-	spin_lock_irqsave(&lock, flags);
+	HCA_LOCK(&lock);
 	*old = *ptr;
 	if (!swap)
 		*ptr = wrapping_add(u64, *ptr, value);
 	else if (*ptr == compare)
 		*ptr = value;
-	spin_unlock_irqrestore(&lock, flags);
 	return 0;
 }

@@ -239,14 +239,10 @@ static int poll_cq(struct ib_cq *ib, int count, struct ib_wc *wc)
 static int req_notify_cq(struct ib_cq *ib, enum ib_cq_notify_flags how)
 {
 	struct hca_cq *cq = to_cq(ib);
-	unsigned long flags;
-	int missed;
 
-	spin_lock_irqsave(&cq->lock, flags);
+	HCA_LOCK(&cq->lock);
 	cq->armed = max(cq->armed, how & IB_CQ_SOLICITED_MASK);
-	missed = (how & IB_CQ_REPORT_MISSED_EVENTS) && cq->shown != cq->tail;
-	spin_unlock_irqrestore(&cq->lock, flags);
-	return missed;
+	return (how & IB_CQ_REPORT_MISSED_EVENTS) && cq->shown != cq->tail;
 }
 
 /* Takes the completions of a queue pair away, which has no queues any more. */
@@ -254,10 +250,9 @@ static void clean_cq(struct ib_cq *ib, struct hca_qp *qp)
 {
 	struct hca_cq *cq = to_cq(ib);
 	struct hca_cqe *cqe;
-	unsigned long flags;
 	u32 from, to, hidden;
 
-	spin_lock_irqsave(&cq->lock, flags);
+	HCA_LOCK(&cq->lock);
 	hidden = cq->head - cq->shown;
 	for (from = to = cq->tail; from != cq->head; from++) {
 		cqe = &cq->ring[from & (cq->size - 1)];
@@ -271,7 +266,6 @@ static void clean_cq(struct ib_cq *ib, struct hca_qp *qp)
 	}
 	cq->head = to;
 	cq->shown = to - hidden;
-	spin_unlock_irqrestore(&cq->lock, flags);
 }
 
 /* --- work queues --- */
@@ -299,19 +293,14 @@ static int post_receives(struct hca_wq *wq, const struct ib_recv_wr *wr,
 			 const struct ib_recv_wr **bad)
 {
 	struct hca_recv *recv;
-	unsigned long flags;
-	int err = 0;
 
-	spin_lock_irqsave(&wq->lock, flags);
+	HCA_LOCK(&wq->lock);
 	for (; wr; wr = wr->next) {
+		*bad = wr;
 		if (wr->num_sge > wq->max_sge)
-			err = -EINVAL;
-		else if (wq->head - wq->done >= wq->size)
-			err = -ENOMEM;
-		if (err) {
-			*bad = wr;
-			break;
-		}
+			return -EINVAL;
+		if (wq->head - wq->done >= wq->size)
+			return -ENOMEM;
 		recv = hca_entry(wq, wq->head);
 		recv->wr_id = wr->wr_id;
 		recv->num_sge = wr->num_sge;
@@ -319,8 +308,7 @@ static int post_receives(struct hca_wq *wq, const struct ib_recv_wr *wr,
 		       wr->num_sge * sizeof(*recv->sge));
 		wq->head++;
 	}
-	spin_unlock_irqrestore(&wq->lock, flags);
-	return err;
+	return 0;
 }
 
 void hca_srq_event(struct ib_srq *ib, enum ib_event_type type)
@@ -369,7 +357,6 @@ static int modify_srq(struct ib_srq *ib, struct ib_srq_attr *attr,
 		      enum ib_srq_attr_mask mask, struct ib_udata *udata)
 {
 	struct hca_srq *srq = to_srq(ib);
-	unsigned long flags;
 	int err;
 
 	if (mask & ~IB_SRQ_LIMIT || attr->srq_limit > srq->wq.size)
@@ -377,9 +364,8 @@ static int modify_srq(struct ib_srq *ib, struct ib_srq_attr *attr,
 	err = hca_command(to_hca(ib->device), "modify_srq");
 	if (err)
 		return err;
-	spin_lock_irqsave(&srq->wq.lock, flags);
+	HCA_LOCK(&srq->wq.lock);
 	srq->wq.limit = attr->srq_limit;
-	spin_unlock_irqrestore(&srq->wq.lock, flags);
 	return 0;
 }
 
@@ -445,13 +431,11 @@ void hca_qp_event(struct hca_qp *qp, enum ib_event_type type)
 struct hca_qp *hca_get_qp(struct hca *hca, u32 qpn)
 {
 	struct hca_qp *qp;
-	unsigned long flags;
 
-	xa_lock_irqsave(&hca->qps, flags);
+	HCA_LOCK(&hca->qps.xa_lock);
 	qp = xa_load(&hca->qps, qpn);
 	if (qp)
 		refcount_inc(&qp->refs);
-	xa_unlock_irqrestore(&hca->qps, flags);
 	return qp;
 }
 
@@ -486,11 +470,10 @@ static int check_qp(struct hca *hca, const struct ib_qp_init_attr *init)
 	    cap->max_inline_data > rules->max_inline)
 		return -EINVAL;
 	/* mlx5/qp.c, set_rq_size(): the stride of a receive without SGE is not defined. */
-	if (!init->srq && cap->max_recv_wr && !cap->max_recv_sge) {
-		hca_broken(hca, "a QP with %u receives of max_recv_sge 0",
-			   cap->max_recv_wr);
-		return -EINVAL;
-	}
+	if (!init->srq && cap->max_recv_wr && !cap->max_recv_sge)
+		return hca_broken(hca,
+				  "a QP with %u receives of max_recv_sge 0",
+				  cap->max_recv_wr);
 	return 0;
 }
 
@@ -560,12 +543,9 @@ static void quiesce(struct hca_qp *qp)
 
 static void set_state(struct hca_qp *qp, enum ib_qp_state state)
 {
-	unsigned long flags;
-
-	spin_lock_irqsave(&qp->lock, flags);
+	HCA_LOCK(&qp->lock);
 	qp->state = state;
 	qp->stalled = false;
-	spin_unlock_irqrestore(&qp->lock, flags);
 }
 
 static void clean_cqs(struct hca_qp *qp)
@@ -626,8 +606,12 @@ static void free_qp(struct hca *hca, struct hca_qp *qp)
 	quiesce(qp);
 	cancel_work_sync(&qp->work);
 	irq_work_sync(&qp->event);
+	/*
+	 * As rxe, of a queue pair whose task was inside of a packet when it went to ERR: a receive
+	 * completes while the queue pair is destroyed, and nobody takes the completion away.
+	 */
 	if (qp->ib.srq && READ_ONCE(hca_late_receive))
-		hca_receive_late(qp);
+		hca_flush_recv(qp);
 	else
 		clean_cqs(qp);
 	free_queues(qp);
@@ -670,44 +654,35 @@ static int find_path(struct hca_qp *qp, const struct rdma_ah_attr *attr)
 			rdma_ah_get_dlid(attr));
 }
 
+/* Takes a member of the attributes when the mask has its flag. */
+#define TAKE(flag, member)                         \
+	do {                                       \
+		if (mask & (flag))                 \
+			to->member = attr->member; \
+	} while (0)
+
 static void take_attributes(struct hca_qp *qp, const struct ib_qp_attr *attr,
 			    int mask)
 {
 	struct ib_qp_attr *to = &qp->attr;
 
-	if (mask & IB_QP_PKEY_INDEX)
-		to->pkey_index = attr->pkey_index;
-	if (mask & IB_QP_PORT)
-		to->port_num = attr->port_num;
-	if (mask & IB_QP_QKEY)
-		to->qkey = attr->qkey;
-	if (mask & IB_QP_ACCESS_FLAGS)
-		to->qp_access_flags = attr->qp_access_flags;
+	TAKE(IB_QP_PKEY_INDEX, pkey_index);
+	TAKE(IB_QP_PORT, port_num);
+	TAKE(IB_QP_QKEY, qkey);
+	TAKE(IB_QP_ACCESS_FLAGS, qp_access_flags);
+	TAKE(IB_QP_AV, ah_attr);
+	TAKE(IB_QP_PATH_MTU, path_mtu);
+	TAKE(IB_QP_TIMEOUT, timeout);
+	TAKE(IB_QP_RETRY_CNT, retry_cnt);
+	TAKE(IB_QP_RNR_RETRY, rnr_retry);
+	TAKE(IB_QP_MAX_QP_RD_ATOMIC, max_rd_atomic);
+	TAKE(IB_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic);
+	TAKE(IB_QP_MIN_RNR_TIMER, min_rnr_timer);
+	TAKE(IB_QP_DEST_QPN, dest_qp_num);
 	if (mask & IB_QP_AV) {
-		to->ah_attr = attr->ah_attr;
 		to->ah_attr.grh.sgid_attr = NULL;
 		qp->dest = find_path(qp, &attr->ah_attr);
 	}
-	if (mask & IB_QP_PATH_MTU)
-		to->path_mtu = attr->path_mtu;
-	if (mask & IB_QP_TIMEOUT)
-		to->timeout = attr->timeout;
-	if (mask & IB_QP_RETRY_CNT)
-		to->retry_cnt = attr->retry_cnt;
-	if (mask & IB_QP_RNR_RETRY)
-		to->rnr_retry = attr->rnr_retry;
-	if (mask & IB_QP_RQ_PSN)
-		to->rq_psn = attr->rq_psn;
-	if (mask & IB_QP_SQ_PSN)
-		to->sq_psn = attr->sq_psn;
-	if (mask & IB_QP_MAX_QP_RD_ATOMIC)
-		to->max_rd_atomic = attr->max_rd_atomic;
-	if (mask & IB_QP_MAX_DEST_RD_ATOMIC)
-		to->max_dest_rd_atomic = attr->max_dest_rd_atomic;
-	if (mask & IB_QP_MIN_RNR_TIMER)
-		to->min_rnr_timer = attr->min_rnr_timer;
-	if (mask & IB_QP_DEST_QPN)
-		to->dest_qp_num = attr->dest_qp_num;
 	if (mask & IB_QP_RQ_PSN)
 		qp->recv_psn = attr->rq_psn;
 	if (mask & IB_QP_SQ_PSN)
@@ -854,8 +829,11 @@ static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 		break;
 	case IB_WR_SEND:
 	case IB_WR_SEND_WITH_IMM:
-		if (datagram)
-			hca_datagram_wqe(wqe, ud_wr(wr));
+		if (!datagram)
+			break;
+		wqe->ud.to = to_ah(ud_wr(wr)->ah)->to;
+		wqe->ud.qpn = ud_wr(wr)->remote_qpn;
+		wqe->ud.qkey = ud_wr(wr)->remote_qkey;
 		break;
 	case IB_WR_SEND_WITH_INV:
 	case IB_WR_LOCAL_INV:
@@ -943,7 +921,7 @@ static int create_ah(struct ib_ah *ib, struct rdma_ah_init_attr *init,
 		     struct ib_udata *udata)
 {
 	const struct ib_global_route *grh = rdma_ah_read_grh(init->ah_attr);
-	struct hca_ah *ah = to_ah(ib);
+	struct hca_address *to = &to_ah(ib)->to;
 	int err;
 
 	/* Some are created with a spinlock held. */
@@ -952,12 +930,18 @@ static int create_ah(struct ib_ah *ib, struct rdma_ah_init_attr *init,
 		if (err)
 			return err;
 	}
-	ah->dgid = grh->dgid;
-	ah->dlid = rdma_ah_get_dlid(init->ah_attr);
-	ah->sgid_index = grh->sgid_index;
-	ah->hop_limit = grh->hop_limit;
-	ah->traffic_class = grh->traffic_class;
-	memcpy(ah->dmac, init->ah_attr->roce.dmac, ETH_ALEN);
+	to->dgid = grh->dgid;
+	to->dlid = rdma_ah_get_dlid(init->ah_attr);
+	to->sgid_index = grh->sgid_index;
+	to->hop_limit = grh->hop_limit;
+	to->traffic_class = grh->traffic_class;
+	memcpy(to->dmac, init->ah_attr->roce.dmac, ETH_ALEN);
+	return 0;
+}
+
+/* The core keeps the table. */
+static int add_gid(const struct ib_gid_attr *attr, void **context)
+{
 	return 0;
 }
 
@@ -1079,7 +1063,7 @@ const struct ib_device_ops hca_ops = {
 	.owner = THIS_MODULE,
 	.driver_id = RDMA_DRIVER_UNKNOWN,
 
-	.add_gid = hca_add_gid,
+	.add_gid = add_gid,
 	.alloc_mr = hca_alloc_mr,
 	.alloc_pd = alloc_pd,
 	.create_ah = create_ah,
@@ -1087,7 +1071,7 @@ const struct ib_device_ops hca_ops = {
 	.create_qp = create_qp,
 	.create_srq = create_srq,
 	.dealloc_pd = dealloc_pd,
-	.del_gid = hca_del_gid,
+	.del_gid = add_gid,
 	.dereg_mr = hca_dereg_mr,
 	.destroy_ah = destroy_ah,
 	.destroy_cq = destroy_cq,

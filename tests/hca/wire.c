@@ -65,11 +65,8 @@ struct hca_qp *hca_inbound(struct hca *from, int number, u32 qpn)
 
 void hca_inbound_end(struct hca_qp *to)
 {
-	unsigned long flags;
-
-	spin_lock_irqsave(&to->lock, flags);
-	to->inbound--;
-	spin_unlock_irqrestore(&to->lock, flags);
+	scoped_guard(spinlock_irqsave, &to->lock)
+		to->inbound--;
 	hca_flush_recvs(to);
 	hca_put_qp(to);
 }
@@ -80,62 +77,41 @@ void hca_recv_wc(struct hca_qp *to, struct ib_wc *wc, bool solicited)
 	hca_push_cqe(to_cq(to->ib.recv_cq), wc, to->recvs, 0, solicited);
 }
 
-/* Flushes the receive queue of a queue pair in ERR that receives nothing any more. */
-void hca_flush_recvs(struct hca_qp *qp)
+/* Flushes the next receive request. Returns false when there is none. */
+bool hca_flush_recv(struct hca_qp *qp)
 {
 	struct ib_wc wc = { .status = IB_WC_WR_FLUSH_ERR,
 			    .opcode = IB_WC_RECV };
-	struct hca_recv *recv;
+	struct hca_wq *wq = qp->recvs;
+	struct hca_recv *recv = NULL;
 	unsigned long flags;
 
-	spin_lock_irqsave(&qp->lock, flags);
+	spin_lock_irqsave(&wq->lock, flags);
+	if (wq->tail != wq->head) {
+		recv = hca_entry(wq, wq->tail++);
+		wc.wr_id = recv->wr_id;
+	}
+	spin_unlock_irqrestore(&wq->lock, flags);
+	if (recv)
+		hca_recv_wc(qp, &wc, false);
+	return recv;
+}
+
+/* Flushes the receive queue of a queue pair in ERR that receives nothing any more. */
+void hca_flush_recvs(struct hca_qp *qp)
+{
+	HCA_LOCK(&qp->lock);
 	if (qp->state != IB_QPS_ERR || qp->inbound || READ_ONCE(hca_stopped))
-		goto out;
+		return;
 	if (qp->ib.srq) {
 		if (!qp->last_wqe && !READ_ONCE(hca_late_receive) &&
 		    to_hca(qp->ib.device)->rules->last_wqe)
 			hca_qp_event(qp, IB_EVENT_QP_LAST_WQE_REACHED);
 		qp->last_wqe = true;
-		goto out;
+		return;
 	}
-	for (;;) {
-		spin_lock(&qp->rq.lock);
-		recv = qp->rq.tail == qp->rq.head ?
-			       NULL :
-			       hca_entry(&qp->rq, qp->rq.tail++);
-		if (recv)
-			wc.wr_id = recv->wr_id;
-		spin_unlock(&qp->rq.lock);
-		if (!recv)
-			break;
-		hca_recv_wc(qp, &wc, false);
-	}
-out:
-	spin_unlock_irqrestore(&qp->lock, flags);
-}
-
-/*
- * As rxe, of a queue pair whose task was inside of a packet when it went to ERR: a receive
- * completes while the queue pair is destroyed, and nobody takes the completion away.
- */
-void hca_receive_late(struct hca_qp *qp)
-{
-	struct ib_wc wc = { .status = IB_WC_WR_FLUSH_ERR,
-			    .opcode = IB_WC_RECV };
-	struct hca_wq *wq = qp->recvs;
-	struct hca_recv *recv;
-	unsigned long flags;
-	bool any;
-
-	spin_lock_irqsave(&wq->lock, flags);
-	any = wq->tail != wq->head;
-	if (any) {
-		recv = hca_entry(wq, wq->tail++);
-		wc.wr_id = recv->wr_id;
-	}
-	spin_unlock_irqrestore(&wq->lock, flags);
-	if (any)
-		hca_recv_wc(qp, &wc, false);
+	while (hca_flush_recv(qp))
+		;
 }
 
 /* Carries out, or flushes, what is posted. */
@@ -148,13 +124,11 @@ void hca_go_on(struct hca_qp *qp)
 /* Takes the queue pair to ERR. */
 void hca_fail(struct hca_qp *qp)
 {
-	unsigned long flags;
-
-	spin_lock_irqsave(&qp->lock, flags);
-	if (qp->state != IB_QPS_RESET)
-		qp->state = IB_QPS_ERR;
-	qp->stalled = false;
-	spin_unlock_irqrestore(&qp->lock, flags);
+	scoped_guard(spinlock_irqsave, &qp->lock) {
+		if (qp->state != IB_QPS_RESET)
+			qp->state = IB_QPS_ERR;
+		qp->stalled = false;
+	}
 	hca_go_on(qp);
 }
 
@@ -173,31 +147,25 @@ enum ib_wc_status hca_take_recv(struct hca_qp *to, u64 length,
 	struct ib_sge sge[HCA_MAX_SGE];
 	struct hca_wq *wq = to->recvs;
 	struct hca_recv *recv;
-	unsigned long flags;
 	u64 room = 0;
 	u32 count;
 
-	spin_lock_irqsave(&wq->lock, flags);
-	if (wq->tail == wq->head) {
-		spin_unlock_irqrestore(&wq->lock, flags);
-		return HCA_RNR;
+	scoped_guard(spinlock_irqsave, &wq->lock) {
+		if (wq->tail == wq->head)
+			return HCA_RNR;
+		recv = hca_entry(wq, wq->tail);
+		for (count = 0; count < recv->num_sge; count++)
+			room += recv->sge[count].length;
+		if (to->ib.qp_type != IB_QPT_RC && !to->ib.srq && room < length)
+			return HCA_RNR;
+		wq->tail++;
+		*wr_id = recv->wr_id;
+		memcpy(sge, recv->sge, count * sizeof(*sge));
+		if (wq->limit && wq->head - wq->tail < wq->limit) {
+			wq->limit = 0;
+			irq_work_queue(wq->event);
+		}
 	}
-	recv = hca_entry(wq, wq->tail);
-	for (count = 0; count < recv->num_sge; count++)
-		room += recv->sge[count].length;
-	if (to->ib.qp_type != IB_QPT_RC && !to->ib.srq && room < length) {
-		spin_unlock_irqrestore(&wq->lock, flags);
-		return HCA_RNR;
-	}
-	wq->tail++;
-	*wr_id = recv->wr_id;
-	memcpy(sge, recv->sge, count * sizeof(*sge));
-	if (wq->limit && wq->head - wq->tail < wq->limit) {
-		wq->limit = 0;
-		irq_work_queue(wq->event);
-	}
-	spin_unlock_irqrestore(&wq->lock, flags);
-
 	if (hca_segs_add_list(segs, to_hca(to->ib.device),
 			      to->ib.srq ? to->ib.srq->pd : to->ib.pd, sge,
 			      count, IB_ACCESS_LOCAL_WRITE))
@@ -470,26 +438,16 @@ static enum ib_wc_status execute(struct hca_qp *qp, struct hca_wqe *wqe,
 	return status;
 }
 
-static enum ib_wc_opcode wc_opcode(enum ib_wr_opcode opcode)
-{
-	switch (opcode) {
-	case IB_WR_RDMA_WRITE:
-	case IB_WR_RDMA_WRITE_WITH_IMM:
-		return IB_WC_RDMA_WRITE;
-	case IB_WR_RDMA_READ:
-		return IB_WC_RDMA_READ;
-	case IB_WR_ATOMIC_CMP_AND_SWP:
-		return IB_WC_COMP_SWAP;
-	case IB_WR_ATOMIC_FETCH_AND_ADD:
-		return IB_WC_FETCH_ADD;
-	case IB_WR_REG_MR:
-		return IB_WC_REG_MR;
-	case IB_WR_LOCAL_INV:
-		return IB_WC_LOCAL_INV;
-	default:
-		return IB_WC_SEND;
-	}
-}
+/* The opcodes of completions; IB_WC_SEND is 0. */
+static const enum ib_wc_opcode wc_opcodes[] = {
+	[IB_WR_RDMA_WRITE] = IB_WC_RDMA_WRITE,
+	[IB_WR_RDMA_WRITE_WITH_IMM] = IB_WC_RDMA_WRITE,
+	[IB_WR_RDMA_READ] = IB_WC_RDMA_READ,
+	[IB_WR_ATOMIC_CMP_AND_SWP] = IB_WC_COMP_SWAP,
+	[IB_WR_ATOMIC_FETCH_AND_ADD] = IB_WC_FETCH_ADD,
+	[IB_WR_LOCAL_INV] = IB_WC_LOCAL_INV,
+	[IB_WR_REG_MR] = IB_WC_REG_MR,
+};
 
 static void complete_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 			 enum ib_wc_status status)
@@ -497,7 +455,7 @@ static void complete_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 	struct ib_wc wc = {
 		.wr_id = wqe->wr_id,
 		.status = status,
-		.opcode = wc_opcode(wqe->opcode),
+		.opcode = wc_opcodes[wqe->opcode],
 		.byte_len = wqe->length,
 		.qp = &qp->ib,
 	};
@@ -534,20 +492,19 @@ static unsigned long retry_delay(struct hca_qp *qp, enum ib_wc_status status)
 /* Stops the queue until the timer ends; false when it goes on, with `*status` for the request. */
 static bool stall(struct hca_qp *qp, enum ib_wc_status *status)
 {
-	unsigned long delay = retry_delay(qp, *status), flags;
+	unsigned long delay = retry_delay(qp, *status);
 
 	*status = *status == HCA_RNR ? IB_WC_RNR_RETRY_EXC_ERR :
 				       IB_WC_RETRY_EXC_ERR;
 	if (!delay)
 		return false;
-	spin_lock_irqsave(&qp->lock, flags);
 	/* Armed under the lock: who leaves RTS cancels it. */
+	HCA_LOCK(&qp->lock);
 	if (qp->state == IB_QPS_RTS) {
 		qp->stalled = true;
 		queue_delayed_work(system_percpu_wq, &qp->retry,
 				   usecs_to_jiffies(delay));
 	}
-	spin_unlock_irqrestore(&qp->lock, flags);
 	return true;
 }
 
@@ -559,10 +516,9 @@ static bool next_wqe(struct hca_qp *qp, struct hca_wqe **wqe,
 		     enum ib_qp_state *state)
 {
 	bool running = true;
-	unsigned long flags;
 
 	*wqe = NULL;
-	spin_lock_irqsave(&qp->lock, flags);
+	HCA_LOCK(&qp->lock);
 	*state = qp->state;
 	if (qp->sq.tail != qp->sq.head && !qp->stalled &&
 	    !READ_ONCE(hca_stopped) &&
@@ -575,7 +531,6 @@ static bool next_wqe(struct hca_qp *qp, struct hca_wqe **wqe,
 		qp->attr.en_sqd_async_notify = 0;
 		hca_qp_event(qp, IB_EVENT_SQ_DRAINED);
 	}
-	spin_unlock_irqrestore(&qp->lock, flags);
 	return running;
 }
 
@@ -628,16 +583,12 @@ worker:
 
 void hca_run(struct hca_qp *qp)
 {
-	unsigned long flags;
-	bool mine;
-
-	spin_lock_irqsave(&qp->lock, flags);
-	mine = !qp->running && !qp->stalled && qp->state != IB_QPS_RESET;
-	if (mine)
+	scoped_guard(spinlock_irqsave, &qp->lock) {
+		if (qp->running || qp->stalled || qp->state == IB_QPS_RESET)
+			return;
 		qp->running = true;
-	spin_unlock_irqrestore(&qp->lock, flags);
-	if (mine)
-		run(qp, false);
+	}
+	run(qp, false);
 }
 
 void hca_run_work(struct work_struct *work)
@@ -649,10 +600,8 @@ void hca_retry_work(struct work_struct *work)
 {
 	struct hca_qp *qp =
 		container_of(to_delayed_work(work), struct hca_qp, retry);
-	unsigned long flags;
 
-	spin_lock_irqsave(&qp->lock, flags);
-	qp->stalled = false;
-	spin_unlock_irqrestore(&qp->lock, flags);
+	scoped_guard(spinlock_irqsave, &qp->lock)
+		qp->stalled = false;
 	hca_run(qp);
 }
