@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //? starter fails: bth
-/* Lab 6: reads a capture.    main FILE | lab predict TIMEOUT RETRY_CNT */
+/* Lab 6: reads a capture.    main FILE | main predict TIMEOUT RETRY_CNT */
 
 #include "lab.h"
 
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	if (argc != 2)
-		lab_die("usage: lab FILE | lab predict TIMEOUT RETRY_CNT");
+		lab_die("usage: main FILE | main predict TIMEOUT RETRY_CNT");
 	/* A pcap file: 24 bytes, then 16 before each frame. All frames are of Ethernet and IPv4. */
 	file = fopen(argv[1], "r");
 	if (!file || fseek(file, 24, SEEK_SET))
