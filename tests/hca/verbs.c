@@ -727,7 +727,8 @@ static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 		qp->last_wqe = true;
 	set_state(qp, to);
 	hca_go_on(qp);
-	return 0;
+	/* As rxe_qp_from_attr(), sw/rxe/rxe_qp.c, without memory for the reads of a peer. */
+	return hca_count_down(&hca_fail_halfway) == 1 ? -ENOMEM : 0;
 }
 
 static int query_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,

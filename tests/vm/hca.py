@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|reads|events|landing|connect|unusable|srq|
-        interrupts|contexts|delayed|undrained|worker|late|dereg|unrevoked|leaked|flushed|undestroyed|silent|
+    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|reads|most|events|landing|connect|unusable|srq|
+        interrupts|contexts|delayed|undrained|worker|late|halfway|dereg|unrevoked|leaked|flushed|undestroyed|silent|
         refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
@@ -315,6 +315,9 @@ def test_reads(r):
     r.equal(
         "QP_MODIFY with more reads as responder, as initiator, and with the most", said, ["ERANGE", "ERANGE", "none"]
     )
+    qp = Qp(a.file, a.pd, a.cq)
+    said = error_of(qp.connect, qp.num, a.file.gid().gid, 0, 0, mtu=4)
+    r.equal("QP_MODIFY with a path MTU of 2048 on a port whose MTU is 1024: ERANGE", said, "ERANGE")
     a.close()
 
 
@@ -340,6 +343,42 @@ def test_events(r):
         got += b.file.events()
         want = (number, own.get(name, 0), port if name in ports else 0, 0)
         r.equal(f"{name}: read once", [e for e in got if e[0] == number], [want])
+    for name in ("QP_REQ_ERR", "QP_ACCESS_ERR", "QP_FATAL"):
+        bound = b.file.call("GRANT_CREATE", buffer=b.buffer.handle, access=ALL, length=64, qp=b.qp.handle)
+        b.file.events()
+        adapter(event=f"2 {N['EVENT_' + name]} {port}")
+        got = []
+        ended = (N["EVENT_GRANT_ENDED"], bound.handle, 0, N["GRANT_EXPIRED"])
+        ulp.until(lambda got=got, ended=ended: got.extend(b.file.events()) or ended in got)
+        r.equal(f"{name}: the grants of the queue pair end, though it is not flushed", got.count(ended), 1)
+        b.file.destroy(bound.handle)
+
+
+def test_most(r):
+    """Queues as long as the device allows: draining takes one entry."""
+    f = ulp.File("h1", "hca1")
+    pd, cq = f.pd(), ulp.Cq(f, 64)
+    most = {"strict": 512}[personality()]
+    said = [error_of(Qp, f, pd, cq, depth=depth) for depth in (most - 1, most, most + 1)]
+    r.equal(f"QP_CREATE with {most - 1}, {most} and {most + 1} entries", said, ["none", "ERANGE", "ERANGE"])
+
+
+def test_halfway(r):
+    """A driver changes the state of a queue pair, and then says that it failed: the queue pair is in ERR."""
+    a, b = End("h1", "hca1"), End("h2", "hca2")
+    adapter(fail_halfway=3)
+    r.equal("QP_MODIFY to RTS that fails halfway: ENOMEM", error_of(a.connect, b), "ENOMEM")
+    states = [a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state, adapter_says("fail_halfway")]
+    r.equal("... the queue pair is in ERR", states, [N["QPS_ERR"], "0"])
+    a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=4)])
+    r.equal("... what is posted is flushed", [(c.user_data, c.status) for c in a.cq.wait(1)], [(4, 5)])
+    a.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    a.connect(b)
+    b.connect(a)
+    a.file.submit([a.write(b, 8)])
+    r.equal("... and it works after RESET", a.cq.wait(1)[0].status, 0)
+    a.close()
+    b.close()
 
 
 def test_landing(r):

@@ -410,6 +410,10 @@ def test_expiry(r):
         a.qp.modify("STATE", qp_state=N["QPS_" + state])
         check(f"to {state} by command", a, grants, free, late)
     a, _, grants, free = fresh()
+    grants += [bound(a) for _ in range(100)]
+    a.qp.modify("STATE", qp_state=N["QPS_ERR"])
+    check("to ERR by command, with more grants than one look finds", a, grants, free)
+    a, _, grants, free = fresh()
     a.file.destroy(a.qp.handle)
     check("destroyed", a, grants, free, "ENOENT")
     a, b, grants, free = fresh()

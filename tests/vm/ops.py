@@ -412,6 +412,137 @@ def test_delivery(r):
         )
 
 
+def test_contexts(r):
+    """DELIVER_SOFTIRQ hands completions over in a softirq, and DELIVER_WORKQUEUE in a worker."""
+    a, b = pair()
+    seen = {}
+    for kind in ("SOFTIRQ", "WORKQUEUE"):
+        cq = Cq(a.file, 256, N["DELIVER_" + kind])
+        qp = Qp(a.file, a.pd, cq)
+        qp.connect(qp.num, a.file.gid().gid, 0, 0)
+        with tracing.Trace() as trace:
+            to = {"remote_addr": a.grant.addr, "rkey": a.grant.rkey}
+            a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, user_data=n, **to) for n in range(8)])
+            # No thread waits, which would poll the queue itself.
+            got = []
+            ulp.until(lambda got=got, cq=cq: got.extend(cq.reap()) or len(got) == 8)
+        r.equal(f"DELIVER_{kind}: eight writes complete in order", [c.user_data for c in got], list(range(8)))
+        # The third letter: s is a softirq.
+        flags = re.findall(r"\] (\S+) +[\d.]+: rust_ulp_completion:", trace.text)
+        seen[kind] = {"s" in f[2].lower() for f in flags}
+    r.equal("the completions are handed over in a softirq", seen, {"SOFTIRQ": {True}, "WORKQUEUE": {False}})
+    a.file.close()
+    b.file.close()
+
+
+def test_solicited(r):
+    """SEND_SOLICITED asks the peer for a solicited event: by a bit of the last packet of a message."""
+    a, b = pair()
+    b.file.submit([b.qp.wr("RECV", b.buffer, 0, 1 << 16) for _ in range(4)])
+    with ulp.host("h2"):
+        # ETH_P_IP, as the network has handed it over.
+        tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
+    tap.bind(("w2", 0x0800))
+    tap.settimeout(20 * ulp.PATIENCE)
+    solicited = N["SEND_SIGNALED"] | N["SEND_SOLICITED"]
+    for name, flags in (("SEND", N["SEND_SIGNALED"]), ("SEND", solicited), ("SEND_WITH_IMM", solicited)):
+        a.file.submit([a.qp.wr(name, a.buffer, 0, 6000, flags=flags)])
+        bits = []
+        while len(bits) < 2:
+            packet = tap.recv(9000)
+            # The headers of IPv4 and UDP, then the base transport header: its opcode, and the bit.
+            if packet[9] == 17 and packet[22:24] == (4791).to_bytes(2, "big") and packet[28] in (0, 2, 3):
+                bits.append(packet[29] >> 7)
+        r.equal(f"{name} of two packets with flags {flags}: the bit of each", bits, [0, int(flags == solicited)])
+        a.cq.wait(1)
+    tap.close()
+    a.file.close()
+    b.file.close()
+
+
+def test_query(r):
+    """What the module reports of the device and its port is what ibv_devinfo, sysfs and the netdev say."""
+    f = ulp.File("h1", "rxe1")
+    got = f.call("DEVICE_QUERY")
+    port = f.call("PORT_QUERY", port=1)
+    said = dict(re.findall(r"^\s*(\w+):\s+(.*)$", ulp.shell("ibv_devinfo -v -d rxe1")[1], re.M))
+
+    def number(name):
+        return int(re.match(r"(?:0x)?[0-9a-fA-F]+", said[name])[0], 0)
+
+    names = "hw_ver max_qp max_qp_wr max_cq max_cqe max_mr max_pd max_srq max_srq_wr max_qp_rd_atom max_qp_init_rd_atom"
+    for name in (*names.split(), "max_mr_size", "page_size_cap", "vendor_id", "vendor_part_id", "local_ca_ack_delay"):
+        r.equal(f"DEVICE_QUERY: {name} as ibv_devinfo says", getattr(got, name), number(name))
+    version = pathlib.Path("/sys/class/infiniband/rxe1/fw_ver")
+    want = version.read_text().strip() if version.exists() else ""
+    r.equal("DEVICE_QUERY: fw_ver as sysfs says", ulp.text(got.fw_ver), want)
+    for name in ("node_guid", "sys_image_guid"):
+        r.equal(f"DEVICE_QUERY: {name}", bytes(getattr(got, name)).hex(), said[name].replace(":", ""))
+    want = [int(said[name].split()[0]) for name in ("max_mtu", "active_mtu")]
+    r.equal("PORT_QUERY: max_mtu and active_mtu", [port.max_mtu, port.active_mtu], want)
+    for name, there in (("sm_lid", "sm_lid"), ("lid", "port_lid"), ("lmc", "port_lmc"), ("max_msg_sz", "max_msg_sz")):
+        r.equal(f"PORT_QUERY: {name} as ibv_devinfo says", getattr(port, name), number(there))
+    for name in ("active_width", "active_speed", "phys_state"):
+        words = re.search(r"\((\d+)\)", said[name])
+        r.equal(f"PORT_QUERY: {name} as ibv_devinfo says", getattr(port, name), int(words[1]))
+    base = pathlib.Path("/sys/class/infiniband/rxe1/ports/1")
+    r.equal("PORT_QUERY: state as sysfs says", port.state, int((base / "state").read_text().split(":")[0]))
+    caps = int((base / "cap_mask").read_text(), 0)
+    r.equal("PORT_QUERY: port_cap_flags as sysfs says", port.port_cap_flags, caps)
+    interface = int(ulp.shell("ip netns exec h1 cat /sys/class/net/w1/ifindex")[1])
+    r.equal("PORT_QUERY: ifindex of the netdev, in its own namespace", port.ifindex, interface)
+    other = ulp.File("h2", "rxe1")
+    r.equal("... and 0 in another namespace", other.call("PORT_QUERY", port=1).ifindex, 0)
+    other.close()
+    f.close()
+
+
+def test_held(r):
+    """A GID that QP_MODIFY uses keeps its index until the call ends, and no longer."""
+    a = ulp.End("h1")
+
+    def change(what, n):
+        ulp.shell(f"ip -n h1 addr {what} 10.9.9.{n}/32 dev w1")
+
+    def index_of(n):
+        """The index of the GID of an address that comes."""
+        gid = bytes(10) + b"\xff\xff" + bytes((10, 9, 9, n))
+        entries = a.file.entries
+        found = ulp.until(lambda: [e.index for e in entries("GID_QUERY", "gid_entry", port=1) if bytes(e.gid) == gid])
+        return found[0] if found else None
+
+    for _ in range(10):
+        change("add", 1)
+        first = index_of(1)
+        qp = Qp(a.file, a.pd, a.cq)
+        qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=a.file.port)
+        path = S["ah_attr"](sgid_index=first, port_num=a.file.port, is_global=1)
+        # Nobody has that address; the kernel looks for it for a second (addr.c).
+        ctypes.memmove(path.dgid, bytes(10) + b"\xff\xff\x0a\x09\x00\x4d", 16)
+        call = in_background(qp.to_rtr, path)
+        ulp.until(lambda call=call: ulp.sleeps_in_module(call) or not call.is_alive())
+        change("del", 1)
+        change("add", 2)
+        second = index_of(2)
+        if ulp.sleeps_in_module(call):
+            break
+        ended(call)
+        change("del", 2)
+    r.check("QP_MODIFY looks for the peer while its source address is replaced", call.is_alive())
+    r.check("... another address has another index", second != first, (first, second))
+    said = ended(call)
+    r.check("... QP_MODIFY fails", said in ("EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT"), said)
+    change("del", 2)
+    for n in range(3, 40):
+        change("add", n)
+        last = index_of(n)
+        change("del", n)
+        if last == first:
+            break
+    r.equal("... after it the index is used again", last, first)
+    a.file.close()
+
+
 def test_busy(r):
     """A thread that waits polls the device's queue before it sleeps, on the only CPU too."""
     a, b = ulp.End("h1"), ulp.End("h2")

@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
 from faults import Uring
-from ulp import N, S, End, File, Qp, error_of, pattern
+from ulp import N, S, End, File, Qp, Srq, error_of, pattern
 from verbs import GRH, QKEY, datagrams
 
 BATCHES, SINGLES = 512, 8
@@ -31,11 +31,13 @@ FAILED = -errno.EREMOTEIO
 INDEX = N["URING_INDEX_SHIFT"]
 
 
-def hold(wire, batches, singles):
+def hold(wire, batches, singles, shared=False):
     """Has commands under way, batches of two receives or single ones, says so, and waits."""
     end = End("h1", depth=2 * BATCHES, entries=4 * BATCHES)
     end.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=end.file.port)
-    wrs = (S["wr"] * 2)(*[end.qp.wr("RECV", end.buffer, 0, 64) for _ in range(2)])
+    queue = Srq(end.file, end.pd, end.cq, 2 * BATCHES) if shared else end.qp
+    recvs = [queue.recv(end.buffer, 0, 64) if shared else queue.wr("RECV", end.buffer, 0, 64) for _ in range(2)]
+    wrs = (S["wr"] * 2)(*recvs)
     batch = S["uring_batch"](wrs=ctypes.addressof(wrs), nr_wrs=2, wr_size=ctypes.sizeof(S["wr"]))
     ring = Uring(BATCHES)
     for _ in range(batches):
@@ -44,19 +46,25 @@ def hold(wire, batches, singles):
         ring.prepare(end.file.fd, N["URING_REQUEST"], bytes(wrs[0]), None)
     call = ring.enter(batches + singles, 0)
     submitted = call.function(*call.args)
-    held = end.file.call("QP_QUERY", qp=end.qp.handle).recvs_in_flight
+    asked = queue.query() if shared else end.file.call("QP_QUERY", qp=queue.handle)
+    held = asked.recvs_in_flight
     os.write(wire, b"%d %d" % (submitted, held))
     signal.pause()
 
 
 def test_exit(r):
     """All requests are canceled; those of batches are looked for at once, not those of each batch anew."""
-    for what, batches, singles, searches in (("batches", BATCHES, 0, 8), ("single requests", 0, SINGLES, SINGLES)):
+    for what, batches, singles, searches, shared in (
+        ("batches", BATCHES, 0, 8, False),
+        ("single requests", 0, SINGLES, SINGLES, False),
+        ("batches of a shared receive queue", BATCHES, 0, 8, True),
+        ("single requests of a shared receive queue", 0, SINGLES, SINGLES, True),
+    ):
         out, wire = os.pipe()
         pid = os.fork()
         if not pid:
             try:
-                hold(wire, batches, singles)
+                hold(wire, batches, singles, shared)
             finally:
                 os._exit(1)
         os.close(wire)
