@@ -19,6 +19,8 @@ import signal
 import socket
 import struct
 import sys
+import threading
+import time
 import traceback
 import types
 
@@ -52,9 +54,11 @@ from ulp import (
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
 MEBI = 1 << 20
 GROUP = 4242
-VICTIM, HOSTILE = 1001, 1002
+VICTIM, HOSTILE, OTHER = 1001, 1002, 1004
 REFUSED = 10  # remote access
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+# Bytes of a write of the bystander; its pauses beside an attack, in those beside busy processes.
+CARRIED, PAUSES = 4096, 5
 CLONE_NEWUSER = 0x10000000
 
 
@@ -1508,5 +1512,158 @@ def test_uring(r):
     end_well(r, victim, hostile, friend)
 
 
+# --- the bystander -------------------------------------------------------------------
+
+
+def carry(me, peer):
+    """Has a thread write to the peer, one write after the other."""
+    meet(me, peer)
+    e = me.end
+    me.carried = types.SimpleNamespace(goes_on=True)
+    begin_count(me)
+
+    def run():
+        e.buffer.map[:CARRIED] = pattern(5, CARRIED)
+        wr = e.qp.wr("RDMA_WRITE", e.buffer, 0, CARRIED, remote_addr=peer[3], rkey=peer[4])
+        while me.carried.goes_on:
+            e.file.submit([wr], cq=e.cq.handle, min_complete=1, timeout_ns=hang_ns())
+            done = [c.status for c in e.cq.reap()]
+            now = time.monotonic()
+            with me.carried.lock:
+                me.carried.good += done == [0]
+                me.carried.bad += done != [0]
+                me.carried.pause = max(me.carried.pause, now - me.carried.last)
+                me.carried.last = now
+
+    me.carried.thread = threading.Thread(target=run, daemon=True)
+    me.carried.thread.start()
+
+
+def begin_count(me):
+    me.carried.lock = threading.Lock()
+    me.carried.good = me.carried.bad = 0
+    me.carried.pause, me.carried.begin = 0.0, time.monotonic()
+    me.carried.last = me.carried.begin
+
+
+def counted(me, goes_on=True):
+    """Writes, those that failed, the longest time between two, and seconds, since the last count."""
+    c = me.carried
+    with c.lock:
+        now = time.monotonic()
+        got = c.good, c.bad, max(c.pause, now - c.last), now - c.begin
+        c.good = c.bad = 0
+        c.pause, c.begin = 0.0, now
+        c.last = now
+    c.goes_on = goes_on
+    if not goes_on:
+        c.thread.join()
+    return got
+
+
+def spinner():
+    """A process that uses a CPU; its number."""
+    pid = os.fork()
+    if pid == 0:
+        ulp.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        while True:
+            pass
+    return pid
+
+
+class Stops:
+    """The longest time for which a CPU ran not even a real-time process, as when the emulator stops it."""
+
+    def __init__(self):
+        self.shared = mmap.mmap(-1, PAGE)
+        self.pids = [self.watch(cpu) for cpu in os.sched_getaffinity(0)]
+
+    def watch(self, cpu):
+        pid = os.fork()
+        if pid:
+            return pid
+        ulp.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.sched_setaffinity(0, {cpu})
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        last = time.monotonic()
+        while True:
+            time.sleep(0.001)
+            now = time.monotonic()
+            if now - last > self.longest():
+                struct.pack_into("d", self.shared, 0, now - last)
+            last = now
+
+    def longest(self):
+        return struct.unpack_from("d", self.shared)[0]
+
+    def end(self):
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        return self.longest()
+
+
+class Bystander:
+    """Another user's connection, which carries data while an attack runs.
+
+    Its pauses are compared with the longest one beside processes that use the CPUs and nothing of the module.
+    """
+
+    def __init__(self):
+        info = os.stat(ulp.DEVICE)
+        share_node()
+        self.ends = User(OTHER, "h1"), User(OTHER, "h2")
+        faces = [user(begin, device) for user, device in zip(self.ends, (ulp.DEV1, ulp.DEV2), strict=True)]
+        # As the tests find it.
+        os.chown(ulp.DEVICE, info.st_uid, info.st_gid)
+        os.chmod(ulp.DEVICE, info.st_mode & 0o7777)
+        self.ends[1](meet, faces[0])
+        self.ends[0](carry, faces[1])
+        self.ends[0](counted)
+        spinners = [spinner() for _ in range(2 * os.cpu_count())]
+        time.sleep(2)
+        self.before = self.ends[0](counted)
+        for pid in spinners:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self.stops = Stops()
+        self.ends[0](counted)
+
+    def end(self, r, name):
+        good, bad, pause, seconds = self.ends[0](counted, goes_on=False)
+        stop = self.stops.end()
+        was, _, least, time_of_it = self.before
+        r.note(
+            f"bystander, {name}: {good / seconds:.0f} writes a second, longest pause {pause * 1000:.1f} ms; beside busy"
+            f" processes {was / time_of_it:.0f} and {least * 1000:.1f} ms; a CPU stopped for {stop * 1000:.1f} ms"
+        )
+        r.check(
+            "a bystander's connection carries data meanwhile, and no write of it fails", good and not bad, (good, bad)
+        )
+        r.check(
+            f"... it never pauses {PAUSES} times as long as beside busy processes, and as a CPU stops",
+            pause < PAUSES * least + stop,
+            (pause, least, stop),
+        )
+        held = self.ends[1](content, 0, CARRIED)
+        r.check("... and its data is right", held == pattern(5, CARRIED))
+        end_well(r, *self.ends)
+
+
+def main():
+    """Runs the part beside a bystander."""
+    tests = dict(globals())
+    for name, test in list(tests.items()):
+        if name.startswith("test_"):
+
+            def beside(r, name=name, test=test):
+                bystander = Bystander()
+                test(r)
+                bystander.end(r, name.removeprefix("test_"))
+
+            tests[name] = beside
+    ulp.main(__doc__, tests)
+
+
 if __name__ == "__main__":
-    ulp.main(__doc__, globals())
+    main()
