@@ -300,6 +300,51 @@ def test_waiter(r):
     r.check("an eventfd is told", os.eventfd_read(counter), "it is not")
 
 
+def test_suspend(r):
+    """The machine suspends and resumes while a connection carries data and a thread waits.
+
+    /sys/power/pm_test ends a suspend at a level and resumes: when the devices have suspended, and when one CPU is left.
+    """
+    if not os.path.exists("/sys/power/pm_test"):
+        raise ulp.Missing(0, "the kernel has no test of suspending")
+    with open("/sys/module/suspend/parameters/pm_test_delay", "w") as f:
+        f.write("1")
+    a, b = pair()
+    waited = Cq(a.file, 16)
+    qp = Qp(a.file, a.pd, waited)
+    qp.connect(qp.num, a.file.gid().gid, 0, 0)
+    goes_on, statuses = [True], []
+
+    def stream():
+        while goes_on:
+            a.file.submit([a.write(b, 64)])
+            got = []
+            ulp.until(lambda: got.extend(a.cq.reap()) or got)
+            statuses.append([c.status for c in got])
+
+    writer = in_background(stream)
+    for state, level in (("freeze", "devices"), ("mem", "core")):
+        name = f"{state}, up to {level}"
+        waiter = in_background(wait_for_one, a.file, waited)
+        blocked([waiter])
+        before = len(statuses)
+        ulp.until(lambda before=before: len(statuses) > before)
+        words = f"echo {level} >/sys/power/pm_test; echo {state} >/sys/power/state; s=$?; echo none >/sys/power/pm_test"
+        r.equal(f"{name}: the machine suspends and resumes", ulp.shell(f"{words}; exit $s"), (0, ""))
+        r.equal(f"{name}: the wait ends as by a signal", ended(waiter), "EINTR")
+        after = len(statuses)
+        r.check(f"{name}: the connection carries data again", ulp.until(lambda after=after: len(statuses) > after + 3))
+        again = in_background(wait_for_one, a.file, waited)
+        blocked([again])
+        a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=a.grant.addr, rkey=a.grant.rkey)])
+        r.equal(f"{name}: a thread that waits again has its completion", ended(again), None)
+        r.equal("... which is a success", [c.status for c in waited.reap()], [0])
+    goes_on.clear()
+    r.equal("no write has failed", (ended(writer), {tuple(s) for s in statuses}), (None, {(0,)}))
+    a.file.close()
+    b.file.close()
+
+
 def test_destroy(r):
     """DESTROY of a completion queue ends the waits for it, whoever delivers its completions."""
     f = File("h1", ulp.DEV1)
