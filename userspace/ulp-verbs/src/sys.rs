@@ -16,16 +16,29 @@ use std::sync::{Arc, OnceLock};
 
 pub mod cm;
 
-// rdma-sys writes by hand what has unions: its sizes are those of the headers.
-const _: () = {
-    assert!(size_of::<ib::ibv_gid>() == 16);
-    assert!(size_of::<ib::ibv_wc>() == 48);
-    assert!(size_of::<ib::ibv_send_wr>() == 128);
-    assert!(size_of::<ib::ibv_ah_attr>() == 32);
-    assert!(size_of::<ib::ibv_qp_attr>() == 144);
-    assert!(size_of::<ib::rdma_cm_event>() == 80);
-    assert!(size_of::<ib::rdma_cm_id>() == 416);
-};
+/// The sizes in the headers, which `build.rs` looks up.
+#[allow(dead_code, missing_docs, non_camel_case_types)]
+mod sizes {
+    include!(concat!(env!("OUT_DIR"), "/sizes.rs"));
+}
+
+macro_rules! assert_sizes {
+    ($($name:ident $size:ident)*) => { $(
+        const _: () = assert!(
+            size_of::<ib::$name>() == sizes::$size as usize,
+            concat!("rdma-sys and the headers differ in the size of ", stringify!($name))
+        );
+    )* };
+}
+assert_sizes! {
+    ibv_gid IBV_GID
+    ibv_wc IBV_WC
+    ibv_send_wr IBV_SEND_WR
+    ibv_ah_attr IBV_AH_ATTR
+    ibv_qp_attr IBV_QP_ATTR
+    rdma_cm_event RDMA_CM_EVENT
+    rdma_cm_id RDMA_CM_ID
+}
 
 /// Takes a pointer that a call returned.
 fn made<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>> {
