@@ -3,10 +3,11 @@
 //! Commands of io_uring.
 //!
 //! A command has one work request, or the address of an array. They are posted as
-//! [`crate::request`] describes. The slot of each request keeps a reference to the command, which
-//! completes when all its requests have completed; with `URING_RING` it completes when they are
-//! posted. A command needs no allocation. While its completion waits for the submitting task, it
-//! refers to no object of the device.
+//! [`crate::request`] describes. The requests keep references to the command, which completes when
+//! all of them have completed: the last one of a run of sends has one for the run, and each receive
+//! has its own. With `URING_RING` a command completes when its requests are posted. It needs no
+//! allocation. While its completion waits for the submitting task, it refers to no object of the
+//! device.
 //!
 //! Context: process context, in the submitting task, an io_uring worker or the SQPOLL thread.
 //! `uring_lock` may be held. It is therefore taken before the device's gate, and a thread inside

@@ -3,8 +3,8 @@
 //! Commands of io_uring: `IORING_OP_URING_CMD`.
 //!
 //! A command that is issued is answered at once ([`UringCmd::answer`], [`UringCmd::refuse`]), or
-//! started ([`UringCmd::begin`]). Each part of a started command has a [`CmdRef`], and the command
-//! completes once, when the last one is dropped. Its state is in the 32 bytes that io_uring keeps
+//! started ([`UringCmd::begin`]). The parts of a started command have a [`CmdRef`] each, or several
+//! share one, and the command completes once, when the last one is dropped. Its state is in the 32 bytes that io_uring keeps
 //! with a command, so nothing is allocated.
 //!
 //! A started command is marked cancelable before the first [`CmdRef`] exists. When its ring or its
@@ -401,7 +401,7 @@ impl UringCmd<'_> {
         unsafe { bindings::rust_ulp_h_uring_mark(self.cmd.as_ptr(), self.flags) };
     }
 
-    /// Starts the command; `f` makes up to `count` references to it, 1 to 65535. May sleep; call it
+    /// Starts the command of `count` parts, 1 to 65535; `f` makes references to it. May sleep; call it
     /// without locks.
     ///
     /// The command completes when `f` has returned and all references are dropped. The result of a
@@ -477,13 +477,12 @@ impl PendingCmd {
         CmdRef {
             cmd: self.pdu.cmd,
             index,
-            count: 1,
         }
     }
 }
 
-/// A reference to a started command, held by one of its parts, or the references of several parts
-/// that have ended. The command completes when the last one is dropped.
+/// A reference to a started command, held by one of its parts, for itself and for those before it that
+/// share it. The command completes when the last one is dropped.
 ///
 /// ```
 /// fn received(part: CmdRef, bytes: i32) {
@@ -493,11 +492,10 @@ impl PendingCmd {
 ///
 /// # Invariants
 ///
-/// `cmd` was started, and counts `count` references for this value.
+/// `cmd` was started, and counts this reference.
 pub(crate) struct CmdRef {
     cmd: NonNull<io_uring_cmd>,
     index: u32,
-    count: u32,
 }
 
 // SAFETY: What is accessed through it is atomic, and any context may queue the task work that
@@ -512,17 +510,14 @@ impl CmdRef {
         self.pdu().slot().store(slot, Relaxed);
     }
 
-    /// Adds the reference of a part that succeeded to `refs`. If those are to another command,
-    /// drops them. Any context.
-    pub(crate) fn merge(self, refs: &mut Option<Self>) {
-        match refs {
-            Some(refs) if refs.cmd == self.cmd => {
-                // INVARIANT: The references of `self` are those of `refs` from here on. There are
-                // no more of them than `begin` counted.
-                refs.count = refs.count.wrapping_add(self.count);
-                core::mem::forget(self);
-            }
-            _ => *refs = Some(self),
+    /// Returns a reference for the part whose number is by `places` lower. Any context.
+    pub(crate) fn before(&self, places: u32) -> Self {
+        self.pdu().refs().fetch_add(1, Relaxed);
+        // INVARIANT: The command has not completed, since `self` is counted, and the result is counted
+        // from here on.
+        Self {
+            cmd: self.cmd,
+            index: self.index.wrapping_sub(places),
         }
     }
 
@@ -550,7 +545,7 @@ impl Drop for CmdRef {
     fn drop(&mut self) {
         let pdu = self.pdu();
         // The last reference completes the command, which nobody else uses any more.
-        if pdu.put(self.count) {
+        if pdu.put(1) {
             pdu.complete();
         }
     }

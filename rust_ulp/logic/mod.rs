@@ -16,6 +16,7 @@ pub(crate) mod order;
 pub(crate) mod poller;
 #[allow(dead_code, unreachable_pub)]
 pub(crate) mod ring;
+pub(crate) mod sharing;
 pub(crate) mod unsignaled;
 
 /// Pairs each item of `iter` with its number, from 0 on. Wraps where `enumerate` would panic.

@@ -67,7 +67,8 @@ pub(crate) struct Request {
     pub(crate) length: u32,
     /// The time that it may take.
     pub(crate) limit: Option<TimeLimit>,
-    /// The command of io_uring that it is part of.
+    /// The command of io_uring that it is part of. A request that has no place in the completion ring
+    /// may share that of a later one.
     pub(crate) cmd_ref: Option<CmdRef>,
     /// Whether it has a place in the completion ring.
     pub(crate) in_ring: bool,
@@ -81,6 +82,7 @@ pub(crate) struct Request {
 /// The flags of [`Kept`], beside one that is always set.
 const IN_RING: u8 = 1 << 1;
 const SIGNALED: u8 = 1 << 2;
+const SHARING: u8 = 1 << 3;
 
 /// The part of a [`Request`] that its slot keeps.
 // The queue needs the two bytes up to the next multiple of 8.
@@ -120,8 +122,8 @@ pub(crate) struct Unsignaled {
     in_ring: u32,
     /// The number of the others.
     others: u32,
-    /// Their references to an io_uring command.
-    cmd_refs: Option<CmdRef>,
+    /// A reference of one of them to a command of io_uring.
+    cmd_ref: Option<CmdRef>,
 }
 
 impl WrContext for Request {
@@ -133,11 +135,13 @@ impl WrContext for Request {
     fn split(self) -> (Kept, Option<CmdRef>) {
         let in_ring = if self.in_ring { IN_RING } else { 0 };
         let signaled = if self.signaled { SIGNALED } else { 0 };
+        let is_sharing = !self.in_ring && self.cmd_ref.is_none();
+        let sharing = if is_sharing { SHARING } else { 0 };
         let kept = Kept {
             user_data: self.user_data,
             length: self.length,
             opcode: self.opcode,
-            flags: NonZeroU8::MIN | in_ring | signaled,
+            flags: NonZeroU8::MIN | in_ring | signaled | sharing,
         };
         (kept, self.cmd_ref)
     }
@@ -165,6 +169,20 @@ impl WrContext for Request {
         self.start_ns
     }
 
+    fn is_sharing(kept: &Kept) -> bool {
+        kept.flags.get() & SHARING != 0
+    }
+
+    fn end_sharing(kept: &mut Kept) {
+        if let Some(flags) = NonZeroU8::new(kept.flags.get() & !SHARING) {
+            kept.flags = flags;
+        }
+    }
+
+    fn shared(cmd_ref: &CmdRef, places: u32) -> Option<CmdRef> {
+        Some(cmd_ref.before(places))
+    }
+
     fn placed(cmd_ref: &CmdRef, index: u32) {
         cmd_ref.placed(index);
     }
@@ -176,17 +194,22 @@ impl WrContext for Request {
             &mut done.others
         };
         *count = count.saturating_add(1);
-        if let Some(cmd_ref) = self.cmd_ref {
-            cmd_ref.merge(&mut done.cmd_refs);
+        if self.cmd_ref.is_some() {
+            done.cmd_ref = self.cmd_ref;
         }
     }
 
     fn is_plain(&self) -> bool {
-        self.in_ring && self.cmd_ref.is_none()
+        self.cmd_ref.is_none()
     }
 
-    fn complete_plain(count: u32, done: &mut Unsignaled) {
-        done.in_ring = done.in_ring.saturating_add(count);
+    fn complete_plain(kept: &Kept, count: u32, done: &mut Unsignaled) {
+        let sum = if kept.flags.get() & IN_RING != 0 {
+            &mut done.in_ring
+        } else {
+            &mut done.others
+        };
+        *sum = sum.saturating_add(count);
     }
 
     fn bytes(&self) -> u32 {
@@ -482,7 +505,7 @@ impl WrHandler for Completions {
         if done.others > 0 {
             self.send_ring.leave(done.others);
         }
-        drop(done.cmd_refs);
+        drop(done.cmd_ref);
     }
 
     fn cancel(&self, mut request: Request, why: CancelReason) {

@@ -229,7 +229,7 @@ pub(crate) type Place = MaybeUninit<Built>;
 ///     let mut run = Run::new(Target::Send(qp), &mut scratch);
 ///     run.push_other(&wr::Operation::write_to(peer), flags, Data::One(local))?;
 ///     run.push_other(&wr::Operation::send(), flags, Data::None)?;
-///     run.post(false, |number, _| waiters[(number & 1) as usize].clone()).1
+///     run.post(false, |slot| waiters[(slot.at & 1) as usize].clone()).1
 /// }
 /// ```
 ///
@@ -301,6 +301,23 @@ fn split_behind(at: u32, more: &mut [MoreMemory]) -> (&mut [MoreMemory], &mut [M
     more.split_at_mut_checked(count).unwrap_or_default()
 }
 
+/// The slot that a request gets.
+///
+/// ```
+/// fn is_reported(slot: Slot) -> bool {
+///     slot.is_last || slot.at % 16 == 15
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// The number of the request in its run.
+    pub(crate) at: u32,
+    /// Whether no later request of the run gets a slot.
+    pub(crate) is_last: bool,
+    /// The bytes of its data.
+    pub(crate) bytes: u32,
+}
+
 /// The data of a request that is being built.
 #[derive(Default)]
 struct NewData {
@@ -323,7 +340,7 @@ struct NewData {
 ///     let mut scratch = Scratch::new(&mut places);
 ///     let mut run = Run::new(Target::Recv(qp), &mut scratch);
 ///     run.push(wr::Plain::new(wr::Opcode::RECV, 0), wr::Flags::default(), local)?;
-///     run.post(false, |_, _| waiter.clone()).1
+///     run.post(false, |_| waiter.clone()).1
 /// }
 /// ```
 pub(crate) struct Run<'a, 's, H: WrHandler> {
@@ -613,9 +630,8 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
 
     /// Posts the requests. With `reports_last`, the device reports the last one that it gets.
     ///
-    /// Calls `make` for each request that gets a slot, in order, under the lock of the queue: with
-    /// its number in the run and the bytes of its data. The queue keeps what that returns, see
-    /// [`super::request`]. `make` must not sleep.
+    /// Calls `make` for each request that gets a slot, in order, under the lock of the queue. The queue
+    /// keeps what that returns, see [`super::request`]. `make` must not sleep.
     ///
     /// Returns how many requests the device took, and the error with which the next one was refused:
     ///
@@ -626,7 +642,7 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
     pub(crate) fn post(
         mut self,
         reports_last: bool,
-        mut make: impl FnMut(u32, u32) -> H::Request,
+        mut make: impl FnMut(Slot) -> H::Request,
     ) -> (u32, Result) {
         self.end_memory();
         let queue = self.target.queue();
@@ -693,7 +709,7 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
         lists: &mut Lists<H::Request>,
         count: u32,
         reports_last: bool,
-        make: &mut impl FnMut(u32, u32) -> H::Request,
+        make: &mut impl FnMut(Slot) -> H::Request,
     ) -> *mut Wr {
         let queue = self.target.queue();
         let (is_send, timed) = (self.is_send, self.needs.has(Needs::DEADLINE));
@@ -708,10 +724,10 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
             // SAFETY: The run has more than `at` requests, and nobody else accesses this one.
             let built = unsafe { &mut *place };
             // A receive is always reported.
-            let is_last = reports_last && at.wrapping_add(1) == count;
-            let signaled = !is_send || is_last || built.wr.is_signaled();
+            let is_last = at.wrapping_add(1) == count;
+            let signaled = !is_send || reports_last && is_last || built.wr.is_signaled();
             let bytes = built.bytes;
-            let make = || make(at, bytes);
+            let make = || make(Slot { at, is_last, bytes });
             let Some(posted) = queue.push(lists, make, signaled, timed, &mut built.ah) else {
                 // Not reached: that many slots are free.
                 break;
@@ -769,15 +785,11 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
             // the first of those that keep some.
             carried = memory.or(carried);
         }
-        let mut index = lists.order.last();
-        for built in built.iter().take(taken as usize) {
-            if self.is_send {
+        queue.end_sharing(lists, taken);
+        if self.is_send {
+            for built in built.iter().take(taken as usize) {
                 let signaled = built.wr.is_signaled();
                 lists.unsignaled.next(signaled, queue.depth());
-            }
-            if let Some(at) = index {
-                queue.forget_reference(lists, at);
-                index = Some(lists.order.prev(at));
             }
         }
         let old = match carried {

@@ -42,6 +42,10 @@ use crate::{
             Link,
             Order, //
         },
+        sharing::{
+            self,
+            Share, //
+        },
         unsignaled::Unsignaled, //
     }, //
 };
@@ -148,10 +152,17 @@ impl Needs {
         other & !self.0 == 0
     }
 
+    /// Returns whether an array of addresses or times is among these: every request has an entry in
+    /// it.
+    #[inline(always)]
+    fn is_of_each(self) -> bool {
+        self.0 & (Self::ADDRESS.0 | Self::START.0) != 0
+    }
+
     /// Returns whether an array is among these that has a part of [`WrContext`], or an address.
     #[inline(always)]
     fn is_of_requests(self) -> bool {
-        self.0 & (Self::ADDRESS.0 | Self::REFERENCE.0 | Self::START.0) != 0
+        self.is_of_each() || self.0 & Self::REFERENCE.0 != 0
     }
 
     /// Returns these without `other`.
@@ -171,6 +182,7 @@ impl Needs {
 struct Sides<R: WrContext> {
     /// The addresses of datagrams, kept alive for the device.
     addresses: KVVec<Option<Arc<Ah>>>,
+    /// None in a slot whose request has none.
     references: KVVec<Option<R::Reference>>,
     starts: KVVec<u64>,
     /// The memory of a request beyond the first: `max_sge - 1` entries for each slot.
@@ -208,12 +220,17 @@ impl<R: WrContext> Sides<R> {
         if let Some(kept) = self.addresses.get_mut(index) {
             core::mem::swap(kept, ah);
         }
-        if let Some(kept) = self.references.get_mut(index) {
+        if let (Some(kept), Some(_)) = (self.references.get_mut(index), &reference) {
             *kept = reference;
         }
         if let Some(kept) = self.starts.get_mut(index) {
             *kept = start_ns;
         }
+    }
+
+    /// Returns the reference of the request in slot `index`.
+    fn reference(&self, index: u32) -> Option<&R::Reference> {
+        self.references.get(index as usize)?.as_ref()
     }
 
     /// Takes the reference and the time of the request in slot `index`.
@@ -246,8 +263,10 @@ pub(super) struct Lists<R: WrContext> {
     /// The posted slots that were canceled.
     canceled: u32,
     /// The number of consecutive plain requests that end with the newest one, see
-    /// [`WrContext::is_plain`].
+    /// [`WrContext::is_plain`]. All of them share a reference, or none.
     plain: u32,
+    /// Whether the newest request shares a reference.
+    sharing: bool,
     /// The send requests since the last one that is signaled.
     pub(super) unsignaled: Unsignaled,
     /// Whether posting is refused because the queue is drained.
@@ -294,15 +313,74 @@ impl<R: WrContext> Lists<R> {
         }
     }
 
-    /// Joins the parts of the request in slot `index`, which are taken.
+    /// Joins the parts of the request in slot `index`, which are taken. It gets the reference `shared`
+    /// if it has none.
     #[inline(always)]
-    fn join(&mut self, index: u32, kept: R::Kept) -> R {
+    fn join(&mut self, index: u32, kept: R::Kept, shared: Option<R::Reference>) -> R {
         let (reference, start_ns) = if self.sides.made.is_of_requests() {
             self.sides.take(index)
         } else {
             (None, 0)
         };
-        R::join(kept, reference, start_ns)
+        R::join(kept, reference.or(shared), start_ns)
+    }
+
+    /// Returns what the request in the posted slot `index` has of a reference.
+    fn share(&self, index: u32) -> Share {
+        match self.entries.get(index as usize) {
+            Some(entry) if entry.mark.is_canceled() => Share::Canceled,
+            Some(_) if self.sides.reference(index).is_some() => Share::Own,
+            Some(Entry {
+                kept: Some(kept), ..
+            }) if R::is_sharing(kept) => Share::Next,
+            _ => Share::None,
+        }
+    }
+
+    /// Returns the slot whose reference the request in the posted slot `index` has or shares, and how
+    /// many places behind it that is. `near` is what this has returned for an older request, since the
+    /// lock is held: no newer request was canceled since then.
+    fn holder(&self, index: u32, near: &mut Option<u32>) -> Option<(u32, u32)> {
+        match self.share(index) {
+            Share::None | Share::Canceled => return None,
+            Share::Own => return Some((index, 0)),
+            Share::Next => (),
+        }
+        let place = |slot| self.order.place(slot);
+        let places = near.and_then(|slot| place(slot)?.checked_sub(place(index)?));
+        let found = match (*near, places) {
+            (Some(slot), Some(places)) => Some((slot, places)),
+            _ => sharing::holder(&self.order, index, |at| self.share(at)),
+        };
+        *near = found.map(|(slot, _)| slot);
+        found
+    }
+
+    /// Returns a reference for the request in the posted slot `index`, if it shares one. `near` as in
+    /// [`Self::holder`].
+    fn shared(&self, index: u32, near: &mut Option<u32>) -> Option<R::Reference> {
+        if !self.sides.made.has(Needs::REFERENCE) {
+            return None;
+        }
+        match self.holder(index, near)? {
+            (_, 0) => None,
+            (slot, places) => R::shared(self.sides.reference(slot)?, places),
+        }
+    }
+
+    /// Has the newest request that shares the reference of slot `index` have it: the request there is
+    /// being canceled.
+    fn hand_over(&mut self, index: u32) {
+        let Some(reference) = self.sides.reference(index) else {
+            return;
+        };
+        let Some((slot, places)) = sharing::heir(&self.order, index, |at| self.share(at)) else {
+            return;
+        };
+        let shared = R::shared(reference, places);
+        if let Some(heir) = self.sides.references.get_mut(slot as usize) {
+            *heir = shared;
+        }
     }
 }
 
@@ -442,6 +520,7 @@ impl<R: WrContext> Queue<R> {
             done: 0,
             canceled: 0,
             plain: 0,
+            sharing: false,
             unsignaled: Unsignaled::default(),
             closed: false,
             used: false,
@@ -571,13 +650,16 @@ impl<R: WrContext> Queue<R> {
         let deadline = if timed { Self::deadline(&request) } else { 0 };
         lists.number = lists.number.wrapping_add(1);
         lists.bytes = lists.bytes.wrapping_add(request.bytes().into());
-        lists.plain = if signaled || !request.is_plain() {
-            0
-        } else {
-            lists.plain.wrapping_add(1)
-        };
+        let is_plain = !signaled && request.is_plain();
         let start_ns = request.start_ns();
         let (kept, reference) = request.split();
+        let sharing = R::is_sharing(&kept);
+        lists.plain = match (is_plain, sharing == lists.sharing) {
+            (true, true) => lists.plain.wrapping_add(1),
+            (true, false) => 1,
+            (false, _) => 0,
+        };
+        lists.sharing = sharing;
         let is_keeping = entry.mark.is_keeping();
         *entry = Entry {
             kept: Some(kept),
@@ -586,7 +668,7 @@ impl<R: WrContext> Queue<R> {
         if let Some(number) = lists.numbers.get_mut(index as usize) {
             *number = lists.number;
         }
-        if lists.sides.made.is_of_requests() || reference.is_some() {
+        if lists.sides.made.is_of_each() || reference.is_some() {
             lists.sides.put(index, ah, reference, start_ns);
         }
         if deadline != 0 {
@@ -652,16 +734,14 @@ impl<R: WrContext> Queue<R> {
         let index = lists.order.pop()?;
         lists.number = lists.number.wrapping_sub(1);
         lists.deadlines.remove(index);
-        let last = lists.order.last();
-        lists.plain = last
-            .and_then(|last| lists.entries.get(last as usize))
-            .map_or(0, |entry| entry.mark.plain());
+        // The next one is the first of those that are counted.
+        lists.plain = 0;
         if let Some(number) = lists.numbers.get_mut(index as usize) {
             *number = 0;
         }
         let memory = lists.memory.get(index as usize).cloned().flatten();
         let kept = lists.entries.get_mut(index as usize)?.kept.take()?;
-        let request = lists.join(index, kept);
+        let request = lists.join(index, kept, None);
         lists.bytes = lists.bytes.wrapping_sub(request.bytes().into());
         Some((request, memory))
     }
@@ -679,15 +759,19 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Drops the reference of the request in the posted slot `index`, unless its success is reported:
-    /// a later request of its run was refused.
-    pub(super) fn forget_reference(&self, lists: &mut Lists<R>, index: u32) {
-        let index = index as usize;
-        match lists.entries.get(index) {
-            Some(entry) if !entry.mark.is_reported() => {
-                drop(lists.sides.references.get_mut(index).and_then(Option::take));
+    /// Ends the sharing of the newest `count` requests, up to one that has a reference: the one whose
+    /// reference they shared was refused.
+    pub(super) fn end_sharing(&self, lists: &mut Lists<R>, count: u32) {
+        let mut next = lists.order.last();
+        for _ in 0..count {
+            let Some(index) = next.filter(|&index| lists.sides.reference(index).is_none()) else {
+                return;
+            };
+            let entry = lists.entries.get_mut(index as usize);
+            if let Some(kept) = entry.and_then(|entry| entry.kept.as_mut()) {
+                R::end_sharing(kept);
             }
-            _ => (),
+            next = Some(lists.order.prev(index));
         }
     }
 
@@ -706,24 +790,26 @@ impl<R: WrContext> Queue<R> {
         let (mut at, mut count) = (index, older.saturating_add(1));
         if older > 0 {
             let before = lists.order.prev(index);
-            let plain = lists.entries.get(before as usize)?.mark.plain();
-            if older <= plain && lists.canceled == 0 && lists.deadlines.is_empty() {
-                R::complete_plain(older, &mut unsignaled);
+            let before = lists.entries.get(before as usize)?;
+            if older <= before.mark.plain() && lists.canceled == 0 && lists.deadlines.is_empty() {
+                R::complete_plain(before.kept.as_ref()?, older, &mut unsignaled);
             } else {
                 (at, any) = self.complete_unsignaled(&mut lists, index, &mut unsignaled)?;
                 count = 1;
             }
         }
-        let entry = lists.entries.get_mut(at as usize)?;
-        let mark = entry.mark;
-        let kept = entry.kept.take()?;
-        let request = lists.join(at, kept);
+        let mark = lists.entries.get(at as usize)?.mark;
         let is_last = at == index;
         let request = if mark.is_canceled() || mark.is_reported() || is_last && !is_success {
-            Some(request)
+            let shared = lists.shared(at, &mut None);
+            let kept = lists.entries.get_mut(at as usize)?.kept.take()?;
+            Some(lists.join(at, kept, shared))
         } else {
             // It was signaled only to empty the queue, or is one of many.
-            request.complete_unsignaled(&mut unsignaled);
+            let kept = lists.entries.get_mut(at as usize)?.kept.take()?;
+            lists
+                .join(at, kept, None)
+                .complete_unsignaled(&mut unsignaled);
             any = true;
             None
         };
@@ -756,7 +842,7 @@ impl<R: WrContext> Queue<R> {
                 break;
             }
             let kept = entry.kept.take()?;
-            lists.join(at, kept).complete_unsignaled(unsignaled);
+            lists.join(at, kept, None).complete_unsignaled(unsignaled);
             lists.done = lists.done.saturating_add(1);
             lists.deadlines.remove(at);
             lists.order.free_oldest(at, 1);
@@ -780,7 +866,7 @@ impl<R: WrContext> Queue<R> {
         lists.deadlines.remove(index);
         lists.order.remove(index);
         Some(TakenWr {
-            request: lists.join(index, kept),
+            request: lists.join(index, kept, None),
             number,
             canceled,
         })
@@ -867,6 +953,7 @@ impl<R: WrContext> Queue<R> {
         let (mut count, mut newest, mut next) = (0u32, None, None);
         loop {
             let mut lists = self.lists.lock();
+            let mut near = None;
             let newest = *newest.get_or_insert(lists.number);
             let mut at = match next {
                 Some((index, number)) if lists.number_of(index) == number => Some(index),
@@ -877,7 +964,7 @@ impl<R: WrContext> Queue<R> {
                 let Some(index) = at.filter(|&at| lists.number_of(at) <= newest) else {
                     return count;
                 };
-                if self.cancel_posted(&mut lists, index, &which, &mut tell) {
+                if self.cancel_posted(&mut lists, index, &mut near, &which, &mut tell) {
                     count = count.saturating_add(1);
                 }
                 let is_last = lists.order.last() == Some(index);
@@ -899,7 +986,7 @@ impl<R: WrContext> Queue<R> {
         tell: impl FnOnce(R),
     ) -> bool {
         let which = |_: &Lists<R>, _, slot: SlotRef<'_, R>| which(slot);
-        self.cancel_posted(&mut self.lists.lock(), index, which, tell)
+        self.cancel_posted(&mut self.lists.lock(), index, &mut None, which, tell)
     }
 
     /// Cancels the requests whose deadline has passed, and has the timer fire at the next one.
@@ -928,11 +1015,12 @@ impl<R: WrContext> Queue<R> {
     }
 
     /// Cancels the request in slot `index`, if it is posted, `which` selects it and it was not
-    /// canceled before. Returns whether it did.
+    /// canceled before. Returns whether it did. `near` as in [`Lists::holder`].
     fn cancel_posted(
         &self,
         lists: &mut Lists<R>,
         index: u32,
+        near: &mut Option<u32>,
         which: impl FnOnce(&Lists<R>, u32, SlotRef<'_, R>) -> bool,
         tell: impl FnOnce(R),
     ) -> bool {
@@ -942,17 +1030,20 @@ impl<R: WrContext> Queue<R> {
                 let Some(kept) = &entry.kept else {
                     return false;
                 };
-                let reference = lists.sides.references.get(at).and_then(Option::as_ref);
+                let holder = lists.holder(index, near);
+                let reference = holder.and_then(|(slot, _)| lists.sides.reference(slot));
                 if !which(lists, index, SlotRef { kept, reference }) {
                     return false;
                 }
                 let kept = kept.clone();
+                let shared = lists.shared(index, near);
+                lists.hand_over(index);
                 if let Some(entry) = lists.entries.get_mut(at) {
                     entry.mark.cancel();
                 }
                 lists.canceled = lists.canceled.saturating_add(1);
                 lists.deadlines.remove(index);
-                let request = lists.join(index, kept);
+                let request = lists.join(index, kept, shared);
                 tell(request);
                 true
             }

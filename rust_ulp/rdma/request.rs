@@ -63,9 +63,12 @@ pub(crate) trait WrContext: Send + Sized + 'static {
     type Kept: Clone + Send;
 
     /// The part that only some requests have. It goes to the first call of the handler for the
-    /// request: after [`WrHandler::cancel`], [`WrHandler::complete_canceled`] gets none. It is dropped
-    /// when the request is not signaled and was posted, and the driver refused a later one of its
-    /// run: no completion may report it.
+    /// request: after [`WrHandler::cancel`], [`WrHandler::complete_canceled`] gets none.
+    ///
+    /// A request that is not signaled may [share](Self::is_sharing) that of the next request of its
+    /// run that has one. It gets one [of its own](Self::shared) when it fails or is canceled, and
+    /// none when it succeeds. When the driver has refused the request whose reference it shares, it
+    /// gets none: no completion may report it.
     type Reference: Send;
 
     /// The report to the handler about requests that were not signaled and succeeded.
@@ -88,6 +91,20 @@ pub(crate) trait WrContext: Send + Sized + 'static {
         0
     }
 
+    /// Returns whether the request whose part is `kept` shares a reference. It has none itself.
+    fn is_sharing(_kept: &Self::Kept) -> bool {
+        false
+    }
+
+    /// Notes that the request shares no reference any more.
+    fn end_sharing(_kept: &mut Self::Kept) {}
+
+    /// Returns a reference for the request that shares `reference`, and is `places` before the one
+    /// that has it.
+    fn shared(_reference: &Self::Reference, _places: u32) -> Option<Self::Reference> {
+        None
+    }
+
     /// Called when a request with `reference` is put into slot `index` of its queue, before the device
     /// has it.
     fn placed(_reference: &Self::Reference, _index: u32) {}
@@ -102,8 +119,9 @@ pub(crate) trait WrContext: Send + Sized + 'static {
         false
     }
 
-    /// Adds `count` plain requests to `done`.
-    fn complete_plain(_count: u32, _done: &mut Self::Unsignaled) {}
+    /// Adds `count` plain requests to `done`. All are sharing, or none, and `kept` is the part of one
+    /// of them.
+    fn complete_plain(_kept: &Self::Kept, _count: u32, _done: &mut Self::Unsignaled) {}
 
     /// Returns the number of bytes that [`Posted`] counts.
     fn bytes(&self) -> u32 {

@@ -264,7 +264,7 @@ impl Silence {
 ///     let mut scratch = Scratch::new(&mut place);
 ///     let mut run = Run::new(Target::Shared(&srq), &mut scratch);
 ///     run.push(Plain::new(Opcode::RECV, 0), Flags::default(), local)?;
-///     run.post(false, |_, _| request.clone()).1
+///     run.post(false, |_| request.clone()).1
 /// }
 /// ```
 ///

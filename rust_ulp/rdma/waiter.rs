@@ -201,6 +201,6 @@ pub(super) fn post(
     let mut scratch = Scratch::new(&mut place);
     let mut run = Run::new(target, &mut scratch);
     run.push_other(operation, flags, data)?;
-    run.post(false, |_, _| waiter.clone()).1?;
+    run.post(false, |_| waiter.clone()).1?;
     Ok(waiter)
 }

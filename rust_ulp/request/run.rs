@@ -44,6 +44,7 @@ use crate::{
             Data,
             Run,
             Scratch,
+            Slot,
             Target, //
         },
         qp_attr::QpType,
@@ -410,16 +411,21 @@ impl<'a> QueueRun<'a> {
         let mut made = 0u32;
         let base = ctx.base.wrapping_add(first);
         let reports_last = !ctx.in_ring();
-        let (posted, result) = run.post(reports_last, |at, length| {
+        let (posted, result) = run.post(reports_last, |slot| {
+            let Slot { at, is_last, bytes } = slot;
             made = at.wrapping_add(1);
             let wr = wrs.get(at as usize).unwrap_or(head);
+            let limit = TimeLimit::of(wr);
+            // Those that are not reported share the reference of the next one that is.
+            let has_reference = is_last || self.all_signaled || limit.is_some();
             Request {
                 user_data: wr.user_data,
                 opcode: wr.opcode,
-                length,
-                limit: TimeLimit::of(wr),
+                length: bytes,
+                limit,
                 cmd_ref: ctx
                     .command
+                    .filter(|_| has_reference)
                     .map(|command| command.cmd_ref(base.wrapping_add(at))),
                 in_ring: ctx.in_ring(),
                 signaled: self.all_signaled || wr.flags & abi::SEND_SIGNALED != 0,

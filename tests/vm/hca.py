@@ -9,6 +9,7 @@
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
 
+import errno
 import fcntl
 import json
 import mmap
@@ -25,6 +26,7 @@ import tracing
 import ulp
 from lifetime import ended, in_background
 from ulp import N, End, Qp, Srq, UserBuffer, adapter, error_of, pattern
+from uring import Batches
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
 KIB, MIB = 1 << 10, 1 << 20
@@ -718,6 +720,28 @@ def test_refused(r):
     a.file.submit([a.write(b, 8, user_data=77)])
     r.equal("a signalled write makes the only completion", [c.user_data for c in a.cq.wait(1)], [77])
     r.equal("the first of each list has written, the second not", b.buffer.map[:16], pattern(9, 8) + bytes(8))
+    refused_in_a_batch(r)
+
+
+def refused_in_a_batch(r):
+    """The requests of a batch share the reference of its last one, which the adapter refuses."""
+    a, b = two(depth=12)
+    batches = Batches(a.file)
+
+    def writes(count, **fields):
+        return [a.write(b, 8, remote_offset=8 * n, flags=0, **fields) for n in range(count)]
+
+    adapter(refuse_send=3)
+    got = batches.run(writes(4))
+    r.equal("a batch of io_uring whose third request the adapter refuses fails as that", got, (-errno.ENOMEM, 2))
+    r.equal("... and one after it succeeds", batches.run(writes(2)), (2, 0))
+    adapter(pause_storm=1, refuse_send=2)
+    got = batches.run(writes(2, user_data=7))
+    r.equal("a batch whose second request is refused ends while the first is under way", got, (-errno.ENOMEM, 1))
+    batches.begin(writes(2))
+    r.equal("... that can be canceled", a.file.call("CANCEL", queue=a.qp.handle, user_data=7).canceled, 1)
+    adapter(pause_storm=0)
+    r.equal("... which a batch after it is not told", batches.end(), (2, 0))
 
 
 def sleeps_in(task):

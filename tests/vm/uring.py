@@ -206,6 +206,10 @@ class Batches:
     def run(self, wrs, flags=0, **fields):
         """The result, with the status in place of -EREMOTEIO, and the index; the whole extra word if it has more."""
         self.begin(wrs, flags, **fields)
+        return self.end()
+
+    def end(self):
+        """The same of the next batch that completes."""
         ((_, res),) = self.ring.wait(1)
         word = self.ring.extra
         index, status = word >> INDEX & 0xFFFF, word & 0xFFFF

@@ -28,6 +28,7 @@ mod mark;
 mod order;
 mod ring;
 mod ring_model;
+mod sharing;
 mod sources;
 mod unsignaled;
 

@@ -610,6 +610,29 @@ fn batch_parts() -> Outcome {
         Some((2, FAILED, 0, canceled(0))),
     )?;
 
+    // The reference that the parts share goes from the last one to older ones, as those are canceled.
+    let area = sends(0)?;
+    run(&mut ring, &[batch(&set, 4, &area, 3, 0)], 0)?;
+    for index in [2, 1] {
+        let one = cancel(&set, 30 + index, set.a.handle, index, 0);
+        let done = run(&mut ring, &[one], 1)?;
+        equal("one more is canceled", done, vec![(30 + index, 1)])?;
+    }
+    // The same three once more: the first ones of both batches are canceled.
+    run(&mut ring, &[batch(&set, 5, &area, 3, 0)], 0)?;
+    let both = cancel(&set, 33, set.a.handle, 0, 0);
+    let mut done = full(&mut ring, &[both], 2)?;
+    done.sort_unstable();
+    let end = |batch| (batch, FAILED, 0, canceled(0));
+    let want = vec![end(4), (33, 2, 0, 0)];
+    equal("the batch without any other ends", done, want)?;
+    let done = full(&mut ring, &receives, 3)?;
+    equal("its messages arrive", received(&done), 3)?;
+    let done = full(&mut ring, &receives, 4)?;
+    equal("those of the other arrive", received(&done), 3)?;
+    let got = done.iter().find(|it| it.0 == 5).copied();
+    equal("which ends with them", got, Some(end(5)))?;
+
     // Each part gives its place back: there is room for a full queue, again and again.
     drained(&set, set.a.handle)?;
     let area = array(&vec![set.write(); 60])?;
