@@ -161,10 +161,6 @@ impl WrContext for Request {
         }
     }
 
-    fn has_reference(&self) -> bool {
-        self.cmd_ref.is_some()
-    }
-
     fn start_ns(&self) -> u64 {
         self.start_ns
     }

@@ -134,18 +134,6 @@ impl Needs {
     /// More than one region of memory.
     pub(super) const MEMORY: Self = Self(1 << 4);
 
-    /// Returns what `request` needs, which goes to `ah`.
-    #[inline(always)]
-    pub(super) fn of<R: WrContext>(request: &R, ah: Option<&Arc<Ah>>) -> Self {
-        let bit = |needed: bool, Self(bit): Self| if needed { bit } else { 0 };
-        Self(
-            bit(ah.is_some(), Self::ADDRESS)
-                | bit(request.has_reference(), Self::REFERENCE)
-                | bit(request.start_ns() != 0, Self::START)
-                | bit(request.end_ns(0) != 0, Self::DEADLINE),
-        )
-    }
-
     /// Returns whether all of `other` are among these.
     #[inline(always)]
     pub(super) fn has(self, Self(other): Self) -> bool {

@@ -81,11 +81,6 @@ pub(crate) trait WrContext: Send + Sized + 'static {
     /// Joins the parts; `start_ns` is what [`Self::start_ns`] returned.
     fn join(kept: Self::Kept, reference: Option<Self::Reference>, start_ns: u64) -> Self;
 
-    /// Returns whether the request has a [`Self::Reference`].
-    fn has_reference(&self) -> bool {
-        false
-    }
-
     /// Returns a time that is kept with the request, 0 for none.
     fn start_ns(&self) -> u64 {
         0
