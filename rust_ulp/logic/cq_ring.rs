@@ -124,6 +124,14 @@ impl<R: CqRing> State<R> {
     }
 }
 
+/// Returns `count` and as many of `ahead` as leave `half` of the `free` entries, but no more than there
+/// are.
+fn with_ahead(count: u32, ahead: u32, free: u32, half: u32) -> u32 {
+    let count = count.min(free);
+    let spare = free.saturating_sub(count).saturating_sub(half);
+    count.saturating_add(ahead.min(spare))
+}
+
 /// A ring of completions.
 ///
 /// [`Self::push`], [`Self::push_early`], [`Self::release`] and [`Self::leave`] may be called in any
@@ -186,19 +194,19 @@ pub trait CqRing: Sized {
     /// Traces an entry that became the one before `tail`; `wake` says whether it woke waiters.
     fn trace(&self, entry: &Self::Entry, tail: u32, unread: u32, wake: bool);
 
-    /// Keeps entries free for `count` requests, or for as many as there is room for. Fails with
-    /// [`Failure::Full`] when all are unread or reserved, or the device has as many requests as
-    /// there are entries.
-    fn reserve(&self, count: u32) -> Result<Reserved, Self::Error> {
+    /// Keeps entries free for `count` requests, or for as many as there is room for, and for up to
+    /// `ahead` more, as long as half of the ring stays free. Fails with [`Failure::Full`] when all are
+    /// unread or reserved, or the device has as many requests as there are entries.
+    fn reserve(&self, count: u32, ahead: u32) -> Result<Reserved, Self::Error> {
         let mut state = self.lock();
         let half = state.producer.entries().div_ceil(2);
         // Entries that were unread at the last look may have been read since.
         let mut free = state.room(state.producer.unread());
-        if free < half.saturating_add(count) {
+        if free < half.saturating_add(count).saturating_add(ahead) {
             let unread = state.look(self.header());
             free = state.room(unread);
         }
-        let count = count.min(free);
+        let count = with_ahead(count, ahead, free, half);
         if count == 0 {
             return Err(Failure::Full.into());
         }
@@ -215,13 +223,17 @@ pub trait CqRing: Sized {
         state.reserved = state.reserved.saturating_sub(count);
     }
 
-    /// Lets `count` requests in that need no entry, or as many as there is room for, and returns
-    /// how many; [`Self::leave`] when the device is done with one. [`Failure::Full`] when it has as
-    /// many as there are entries.
-    fn admit(&self, count: u32) -> Result<u32, Self::Error> {
+    /// Lets `count` requests in that need no entry, or as many as there is room for, and `ahead` more as
+    /// [`Self::reserve`] does, and returns how many; [`Self::leave`] when the device is done with one.
+    /// [`Failure::Full`] when it has as many as there are entries.
+    fn admit(&self, count: u32, ahead: u32) -> Result<u32, Self::Error> {
         let mut state = self.lock();
-        let taken = state.others.saturating_add(state.reserved);
-        let count = count.min(state.producer.entries().saturating_sub(taken));
+        let (taken, entries) = (
+            state.others.saturating_add(state.reserved),
+            state.producer.entries(),
+        );
+        let free = entries.saturating_sub(taken);
+        let count = with_ahead(count, ahead, free, entries.div_ceil(2));
         if count == 0 {
             return Err(Failure::Full.into());
         }

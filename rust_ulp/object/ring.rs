@@ -448,7 +448,7 @@ mod tests {
     fn writes_entries_as_long_as_user_space_knows_them() -> Result {
         let ring = ring_of(4, 16)?;
         for user_data in 1..=2 {
-            ring.reserve(1)?;
+            ring.reserve(1, 0)?;
             ring.push(&abi::Cqe {
                 qp_user_data: 7,
                 vendor_err: u32::MAX,
@@ -474,7 +474,7 @@ mod tests {
         let later = Deadline::new(2_000_000);
         assert_eq!(ring.wait(1, &later).err(), Some(etime()));
         assert_eq!(later.rest(), 0);
-        ring.reserve(1)?;
+        ring.reserve(1, 0)?;
         ring.push(&cqe(3));
         let forever = Deadline::new(abi::TIMEOUT_INFINITE);
         assert_eq!(ring.wait(1, &forever), Ok(1));

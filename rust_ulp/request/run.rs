@@ -103,6 +103,7 @@ pub(super) fn post<'s>(
 ) -> (u32, Result) {
     let mut cache = Cache {
         reservation: None,
+        behind: 0,
         buffer: None,
         outside,
     };
@@ -113,6 +114,7 @@ pub(super) fn post<'s>(
             // What is wrong with the request itself takes precedence.
             Err(error) => return (posted, Err(checked(first).err().unwrap_or(error))),
         };
+        cache.behind = (rest.len() as u32).saturating_sub(queue.count);
         let (count, result) = queue.post(ctx, rest, posted, scratch, &mut cache);
         posted = posted.saturating_add(count);
         if result.is_err() {
@@ -134,21 +136,23 @@ struct CqReservation<'a> {
 
 impl<'a> CqReservation<'a> {
     /// Takes room for one request from `reservation`. If that has none in `ring`, first reserves
-    /// room for up to `left` requests there. Returns whether the device must report the request,
-    /// and [`EAGAIN`] if the ring is full.
+    /// room for up to `left` requests there, and for `behind` more when it had room there, so that a
+    /// call that goes from queue to queue locks a ring that they have in common once. Returns whether
+    /// the device must report the request, and [`EAGAIN`] if the ring is full.
     #[inline(always)]
     fn take(
         reservation: &mut Option<Self>,
         ring: &'a Ring,
         in_ring: bool,
         left: u32,
+        behind: u32,
     ) -> Result<bool> {
         if let Some(had) = reservation {
             if had.left > 0 && core::ptr::eq(had.ring, ring) {
                 return Ok(had.take_one());
             }
         }
-        Self::renew(reservation, ring, in_ring, left)
+        Self::renew(reservation, ring, in_ring, (left, behind))
     }
 
     #[inline(never)]
@@ -156,14 +160,17 @@ impl<'a> CqReservation<'a> {
         reservation: &mut Option<Self>,
         ring: &'a Ring,
         in_ring: bool,
-        left: u32,
+        (left, behind): (u32, u32),
     ) -> Result<bool> {
-        *reservation = None;
+        let ahead = match reservation.take() {
+            Some(had) if core::ptr::eq(had.ring, ring) => behind,
+            _ => 0,
+        };
         let Reserved { count, silent } = if in_ring {
-            ring.reserve(left.max(1))?
+            ring.reserve(left.max(1), ahead)?
         } else {
             // The device reports the last request of each run.
-            let count = ring.admit(left.max(1))?;
+            let count = ring.admit(left.max(1), ahead)?;
             Reserved {
                 count,
                 silent: count,
@@ -217,6 +224,8 @@ struct Known<'a> {
 /// What a request may use of those before it.
 struct Cache<'a, 's> {
     reservation: Option<CqReservation<'a>>,
+    /// The requests after the current run.
+    behind: u32,
     /// The last buffer.
     buffer: Option<Known<'a>>,
     /// What the requests from the current one on have outside of their structs.
@@ -610,7 +619,8 @@ impl<'a> QueueRun<'a> {
         if wr.flags & abi::REQUEST_TIMEOUT != 0 {
             run.expect_deadlines()?;
         }
-        CqReservation::take(&mut cache.reservation, self.ring, ctx.in_ring(), left)
+        let (reservation, behind) = (&mut cache.reservation, cache.behind);
+        CqReservation::take(reservation, self.ring, ctx.in_ring(), left, behind)
     }
 
     /// Returns the flags of a request.

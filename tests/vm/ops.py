@@ -382,6 +382,10 @@ def test_unreported_shared(r):
         sorted((c.user_data, c.status) for c in a.cq.wait(16)),
         [(i, 0) for i in range(16)],
     )
+    # Each list takes its room in the completion queue in two parts, and goes from queue to queue.
+    receives = [qp.wr("RECV", a.buffer, 0, 8) for _ in range(4) for qp, _ in pairs][:60]
+    posted = [a.file.try_submit(receives)[1] for _ in range(6)]
+    r.equal("lists of 60 receives, one for each queue pair in turn: 256 are posted", posted, [60, 60, 60, 60, 16, 0])
 
 
 def test_delivery(r):

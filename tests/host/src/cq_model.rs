@@ -371,7 +371,7 @@ impl DeviceQueue {
 
     /// A request is completed. The handler is called if the queue is armed.
     fn complete(&self, ring: &Ring) {
-        ring.reserve(1).unwrap();
+        ring.reserve(1, 0).unwrap();
         self.made.fetch_add(1, Ordering::SeqCst);
         if self.armed.swap(0, Ordering::SeqCst) == 0 {
             return;
@@ -432,7 +432,7 @@ fn spawn<T: 'static>(
 /// The device: completes requests `1..=count`, each when there is room for it.
 fn complete(ring: &Ring, count: u64) {
     for user_data in 1..=count {
-        while let Err(err) = ring.reserve(1) {
+        while let Err(err) = ring.reserve(1, 0) {
             assert_eq!(err, Failure::Full);
             thread::yield_now();
         }
@@ -443,7 +443,7 @@ fn complete(ring: &Ring, count: u64) {
 /// Posts a list of two requests, or as much of it as there is room for, and gives `back` of these
 /// places. Returns how many it posted.
 fn post_list(ring: &Ring, back: u32) -> u32 {
-    let places = ring.reserve(2).map_or(0, |got| got.count);
+    let places = ring.reserve(2, 0).map_or(0, |got| got.count);
     if ring.flaw == Flaw::Room {
         ring.release(places.saturating_sub(1));
     }
@@ -920,24 +920,24 @@ fn has_room_for_what_is_reserved() {
     check(|| {
         let ring = ring(4, Flaw::Nothing);
         for _ in 0..4 {
-            ring.reserve(1).unwrap();
+            ring.reserve(1, 0).unwrap();
         }
-        assert_eq!(ring.reserve(1), Err(Failure::Full));
+        assert_eq!(ring.reserve(1, 0), Err(Failure::Full));
         // A request that makes no completion gives its place back, one that makes one does not.
         ring.release(1);
-        ring.reserve(1).unwrap();
+        ring.reserve(1, 0).unwrap();
         ring.push(&1);
         assert_eq!(ring.usage(), (1, 3));
-        assert_eq!(ring.reserve(1), Err(Failure::Full));
+        assert_eq!(ring.reserve(1, 0), Err(Failure::Full));
         // Nor does the consumer before it has read.
         ring.header.head.store_release(1);
-        ring.reserve(1).unwrap();
+        ring.reserve(1, 0).unwrap();
     });
 }
 
 /// Reserves entries, and returns how many.
 fn reserved(ring: &Ring, count: u32) -> Result<u32, Failure> {
-    ring.reserve(count).map(|got| got.count)
+    ring.reserve(count, 0).map(|got| got.count)
 }
 
 #[test]
@@ -945,15 +945,42 @@ fn reserves_as_much_as_there_is() {
     check(|| {
         let ring = ring(4, Flaw::Nothing);
         assert_eq!(reserved(&ring, 3), Ok(3));
-        assert_eq!(ring.admit(2), Ok(1));
-        assert_eq!(ring.reserve(1), Err(Failure::Full));
+        assert_eq!(ring.admit(2, 0), Ok(1));
+        assert_eq!(ring.reserve(1, 0), Err(Failure::Full));
         ring.release(2);
-        assert_eq!(ring.admit(1), Ok(1));
+        assert_eq!(ring.admit(1, 0), Ok(1));
         assert_eq!(reserved(&ring, 2), Ok(1));
-        assert_eq!(ring.admit(1), Err(Failure::Full));
+        assert_eq!(ring.admit(1, 0), Err(Failure::Full));
         ring.leave(2);
         ring.release(2);
         assert_eq!(reserved(&ring, u32::MAX), Ok(4));
+    });
+}
+
+/// Room ahead is what leaves half of the ring free, and none of it is needed.
+#[test]
+fn reserves_ahead_while_half_stays_free() {
+    check(|| {
+        let ring = ring(8, Flaw::Nothing);
+        let ahead = |count, ahead| ring.reserve(count, ahead).map(|got| got.count);
+        assert_eq!(ahead(1, 2), Ok(3));
+        assert_eq!(ahead(1, 7), Ok(1));
+        assert_eq!(ahead(2, 7), Ok(2));
+        ring.release(6);
+        assert_eq!(ahead(5, 7), Ok(5));
+        assert_eq!(ring.admit(1, 7), Ok(1));
+        assert_eq!(ahead(5, 7), Ok(2));
+        assert_eq!(ahead(1, 7), Err(Failure::Full));
+        ring.release(7);
+        ring.leave(1);
+        assert_eq!(ring.admit(1, 7), Ok(4));
+        ring.leave(4);
+        // Unread entries count, until the consumer's index is looked at again.
+        ahead(4, 0).unwrap();
+        (0..4).for_each(|entry| ring.push(&entry));
+        assert_eq!(ahead(1, 7), Ok(1));
+        ring.header.head.store_release(4);
+        assert_eq!(ahead(1, 2), Ok(3));
     });
 }
 
@@ -961,7 +988,7 @@ fn reserves_as_much_as_there_is() {
 #[test]
 fn half_of_the_entries_are_for_silent_requests() {
     check(|| {
-        let silent = |ring: &Ring, count| ring.reserve(count).map(|got| got.silent);
+        let silent = |ring: &Ring, count| ring.reserve(count, 0).map(|got| got.silent);
         let half = ring(4, Flaw::Nothing);
         assert_eq!(silent(&half, 1), Ok(1));
         assert_eq!(silent(&half, 2), Ok(1));
@@ -972,7 +999,7 @@ fn half_of_the_entries_are_for_silent_requests() {
         assert_eq!(silent(&ring(1, Flaw::Nothing), 1), Ok(0));
         // Unread entries and requests without an entry count until they are read, or done.
         let other = ring(4, Flaw::Nothing);
-        assert_eq!(other.admit(1), Ok(1));
+        assert_eq!(other.admit(1, 0), Ok(1));
         assert_eq!(silent(&other, 2), Ok(1));
         other.push(&1);
         other.push(&2);
@@ -991,16 +1018,16 @@ fn has_no_more_at_the_device_than_there_are_entries() {
     check(|| {
         let ring = ring(2, Flaw::Nothing);
         for _ in 0..2 {
-            ring.reserve(1).unwrap();
+            ring.reserve(1, 0).unwrap();
             ring.push_early(&1);
         }
         // Read or not, the device has two.
         ring.header.head.store_release(2);
         assert_eq!(ring.usage(), (0, 0));
-        assert_eq!(ring.reserve(1), Err(Failure::Full));
+        assert_eq!(ring.reserve(1, 0), Err(Failure::Full));
         ring.leave(1);
-        ring.reserve(1).unwrap();
-        assert_eq!(ring.reserve(1), Err(Failure::Full));
+        ring.reserve(1, 0).unwrap();
+        assert_eq!(ring.reserve(1, 0), Err(Failure::Full));
     });
 }
 
@@ -1013,7 +1040,7 @@ fn believes_no_nonsense_of_the_consumer() {
             assert_eq!(ring.unread(), 0);
         }
         for _ in 0..4 {
-            ring.reserve(1).unwrap();
+            ring.reserve(1, 0).unwrap();
             ring.push(&2);
         }
         assert_eq!(ring.unread(), 4);
