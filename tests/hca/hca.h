@@ -269,9 +269,10 @@ struct hca_qp {
 #define to_ah(from) container_of(from, struct hca_ah, ib)
 
 /* Holds a spinlock, with interrupts off, until the end of the block. */
-#define HCA_LOCK(lock)          \
-	guard(spinlock_irqsave) \
-	(lock)
+#define HCA_LOCK(lock)                             \
+	class_spinlock_irqsave_t held __cleanup(   \
+		class_spinlock_irqsave_destructor) \
+		__maybe_unused = class_spinlock_irqsave_constructor(lock)
 
 static inline void *hca_entry(struct hca_wq *wq, u32 n)
 {

@@ -654,31 +654,37 @@ static int find_path(struct hca_qp *qp, const struct rdma_ah_attr *attr)
 			rdma_ah_get_dlid(attr));
 }
 
-/* Takes a member of the attributes when the mask has its flag. */
-#define TAKE(flag, member)                         \
-	do {                                       \
-		if (mask & (flag))                 \
-			to->member = attr->member; \
-	} while (0)
-
 static void take_attributes(struct hca_qp *qp, const struct ib_qp_attr *attr,
 			    int mask)
 {
 	struct ib_qp_attr *to = &qp->attr;
 
-	TAKE(IB_QP_PKEY_INDEX, pkey_index);
-	TAKE(IB_QP_PORT, port_num);
-	TAKE(IB_QP_QKEY, qkey);
-	TAKE(IB_QP_ACCESS_FLAGS, qp_access_flags);
-	TAKE(IB_QP_AV, ah_attr);
-	TAKE(IB_QP_PATH_MTU, path_mtu);
-	TAKE(IB_QP_TIMEOUT, timeout);
-	TAKE(IB_QP_RETRY_CNT, retry_cnt);
-	TAKE(IB_QP_RNR_RETRY, rnr_retry);
-	TAKE(IB_QP_MAX_QP_RD_ATOMIC, max_rd_atomic);
-	TAKE(IB_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic);
-	TAKE(IB_QP_MIN_RNR_TIMER, min_rnr_timer);
-	TAKE(IB_QP_DEST_QPN, dest_qp_num);
+	if (mask & IB_QP_PKEY_INDEX)
+		to->pkey_index = attr->pkey_index;
+	if (mask & IB_QP_PORT)
+		to->port_num = attr->port_num;
+	if (mask & IB_QP_QKEY)
+		to->qkey = attr->qkey;
+	if (mask & IB_QP_ACCESS_FLAGS)
+		to->qp_access_flags = attr->qp_access_flags;
+	if (mask & IB_QP_AV)
+		to->ah_attr = attr->ah_attr;
+	if (mask & IB_QP_PATH_MTU)
+		to->path_mtu = attr->path_mtu;
+	if (mask & IB_QP_TIMEOUT)
+		to->timeout = attr->timeout;
+	if (mask & IB_QP_RETRY_CNT)
+		to->retry_cnt = attr->retry_cnt;
+	if (mask & IB_QP_RNR_RETRY)
+		to->rnr_retry = attr->rnr_retry;
+	if (mask & IB_QP_MAX_QP_RD_ATOMIC)
+		to->max_rd_atomic = attr->max_rd_atomic;
+	if (mask & IB_QP_MAX_DEST_RD_ATOMIC)
+		to->max_dest_rd_atomic = attr->max_dest_rd_atomic;
+	if (mask & IB_QP_MIN_RNR_TIMER)
+		to->min_rnr_timer = attr->min_rnr_timer;
+	if (mask & IB_QP_DEST_QPN)
+		to->dest_qp_num = attr->dest_qp_num;
 	if (mask & IB_QP_AV) {
 		to->ah_attr.grh.sgid_attr = NULL;
 		qp->dest = find_path(qp, &attr->ah_attr);

@@ -84,7 +84,7 @@ int main(int argc, char **argv)
 	int index;
 
 	if (argc < 3)
-		lab_die("usage: main DEVICE ADDRESS:PORT [INDEX]");
+		lab_die("usage: %s DEVICE ADDRESS:PORT [INDEX]", *argv);
 	wire = lab_connect(argv[2]);
 	lab_hear(wire, line, sizeof(line));
 	peer = lab_gid(line, "gid");

@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	if (argc != 2)
-		lab_die("usage: main FILE | main predict TIMEOUT RETRY_CNT");
+		lab_die("usage: %s FILE | predict TIMEOUT RETRY_CNT", *argv);
 	/* A pcap file: 24 bytes, then 16 before each frame. All frames are of Ethernet and IPv4. */
 	file = fopen(argv[1], "r");
 	if (!file || fseek(file, 24, SEEK_SET))

@@ -113,7 +113,7 @@ int main(int argc, char **argv)
 	FILE *wire;
 
 	if (argc != 3)
-		lab_die("usage: main DEVICE ADDRESS:PORT");
+		lab_die("usage: %s DEVICE ADDRESS:PORT", *argv);
 	wire = lab_connect(argv[2]);
 	lab_hear(wire, line, sizeof(line));
 	room = room_of(lab_number(line, "size"));
