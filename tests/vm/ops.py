@@ -501,6 +501,44 @@ def test_query(r):
     f.close()
 
 
+def test_gids(r):
+    """A port with more GIDs than a list has room for, of which the last one serves as the others do."""
+    many = 100
+
+    def addresses(what):
+        lines = "".join(f"addr {what} 10.9.8.{n + 1}/32 dev w1\n" for n in range(many))
+        return ulp.shell(f"printf '{lines}' | ip -n h1 -batch -; ip -n h2 route {what} 10.9.8.0/24 dev w2")
+
+    r.equal(f"{many} more addresses", addresses("add"), (0, ""))
+    a, b = ulp.End("h1"), ulp.End("h2")
+
+    def listed(room):
+        array = (S["gid_entry"] * room)()
+        got = a.file.call("GID_QUERY", entries=ctypes.addressof(array), capacity=room, port=1)
+        return got.count, [bytes(e.gid) for e in array if any(e.gid)], {bytes(e.gid): e.index for e in array}
+
+    ulp.until(lambda: listed(256)[0] >= many)
+    count, gids, index = listed(256)
+    want = {bytes(10) + b"\xff\xff" + bytes((10, 9, 8, n + 1)) for n in range(many)}
+    r.equal("GID_QUERY with room for 256: all of them, once", (len(gids), want <= set(gids)), (count, True))
+    few = listed(64)
+    r.equal("GID_QUERY with room for 64: the first 64, and the number of all", (few[0], few[1]), (count, gids[:64]))
+    last = max(want, key=lambda gid: index[gid])
+    r.check("its index is above 64", index[last] > 64, index[last])
+    a.file.gid_index = index[last]
+    a.connect(b)
+    b.qp.connect(a.qp.num, last, a.psn, b.psn)
+    a.buffer.map[:8] = pattern(6, 8)
+    a.file.submit([a.write(b, 8)])
+    r.equal("a write by the GID with that index", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, pattern(6, 8)))
+    a.file.close()
+    b.file.close()
+    r.equal("the addresses go", addresses("del"), (0, ""))
+    f = ulp.File("h1", "rxe1")
+    r.check("... and their GIDs", ulp.until(lambda: f.call("GID_QUERY", port=1).count < 64))
+    f.close()
+
+
 def test_held(r):
     """A GID that QP_MODIFY uses keeps its index until the call ends, and no longer."""
     a = ulp.End("h1")
