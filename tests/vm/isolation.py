@@ -1641,8 +1641,8 @@ class Bystander:
             "a bystander's connection carries data meanwhile, and no write of it fails", good and not bad, (good, bad)
         )
         r.check(
-            f"... it never pauses {PAUSES} times as long as beside busy processes, and as a CPU stops",
-            pause < PAUSES * least + stop,
+            f"... it never pauses {PAUSES} times as long as beside busy processes and as a CPU stops, together",
+            pause < PAUSES * (least + stop),
             (pause, least, stop),
         )
         held = self.ends[1](content, 0, CARRIED)
