@@ -91,26 +91,6 @@ enum Over {
     Tcp,
 }
 
-impl Over {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Rdma => "RDMA",
-            Self::Tcp => "TCP",
-        }
-    }
-}
-
-/// The measurements of one transport.
-struct Row {
-    over: Over,
-    /// The size of the vector.
-    bytes: usize,
-    median_us: f64,
-    min_us: f64,
-    /// Sums that differ from those of addition in the order of the ring.
-    wrong: usize,
-}
-
 /// One step of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
@@ -139,16 +119,11 @@ fn steps(rank: usize, ranks: usize, count: usize, numbers: Type) -> impl Iterato
     })
 }
 
-/// Returns the length of the pieces of a chunk; the last one may be shorter.
-fn piece(chunk: usize, numbers: Type) -> usize {
-    let piece = chunk.div_ceil(PIECES).max(PIECE);
-    piece.next_multiple_of(numbers.bytes())
-}
-
-/// Returns the pieces of a chunk of `bytes`, in order.
+/// Returns the pieces of a chunk of `bytes`, in order. All have the same length, but the last one
+/// may be shorter.
 fn pieces(bytes: Range<usize>, numbers: Type) -> impl Iterator<Item = Range<usize>> {
-    let piece = piece(bytes.len(), numbers);
-    let end = bytes.end;
+    let piece = bytes.len().div_ceil(PIECES).max(PIECE);
+    let (piece, end) = (piece.next_multiple_of(numbers.bytes()), bytes.end);
     bytes
         .step_by(piece)
         .map(move |start| start..end.min(start + piece))
@@ -209,7 +184,7 @@ impl Rdma {
         );
         // Receives for a whole round, because the previous rank may be ahead.
         (0..most).try_for_each(|_| prev.post_recv(Recv::empty()))?;
-        let (ip, patience) = (ring.next_ip()?, ring.patience());
+        let (ip, patience) = (ring.next_ip()?, ring.patience);
         let accept = || -> rust_ulp::error::Result<_> {
             Ok(listener.accept(patience)?.accept(prev, &[&grant])?)
         };
@@ -385,8 +360,9 @@ impl Carrier for Tcp {
 }
 
 impl AllReduce {
-    /// All iterations over one carrier.
-    fn measure(&self, over: Over, ring: &Ring) -> Result<Row> {
+    /// Runs all iterations over one carrier, and prints a row about them. Returns the number of sums
+    /// that differ from those of addition in the order of the ring.
+    fn measure(&self, over: Over, ring: &Ring) -> Result<usize> {
         let (ranks, count, numbers) = (self.ranks.len(), self.count as usize, self.numbers);
         let steps: Vec<_> = steps(self.rank, ranks, count, numbers).collect();
         let mut carrier: Box<dyn Carrier> = match over {
@@ -398,46 +374,29 @@ impl AllReduce {
                 came: Vec::new(),
             }),
         };
-        eprintln!("rank {} of {ranks}: over {}", self.rank, over.name());
+        let name = format!("{over:?}").to_uppercase();
+        eprintln!("rank {} of {ranks}: over {name}", self.rank);
         let (mut times, mut bad) = (Vec::new(), 0);
         for iteration in 0..self.iters as usize {
             carrier.fill(&vector(numbers, self.rank, iteration, count))?;
             ring.meet()?;
             let begin = Instant::now();
             carrier.reduce(&steps, ring)?;
-            times.push(begin.elapsed().as_secs_f64());
+            times.push(begin.elapsed().as_secs_f64() * 1e6);
             bad += wrong(numbers, &carrier.result()?, ranks, iteration);
         }
         // No rank leaves while another waits for an acknowledgement.
         ring.meet()?;
         times.sort_by(f64::total_cmp);
-        let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
-        Ok(Row {
-            over,
-            bytes: count * numbers.bytes(),
-            median_us: median * 1e6,
-            min_us: times.first().copied().unwrap_or(f64::NAN) * 1e6,
-            wrong: bad,
-        })
-    }
-
-    fn print(&self, rows: &[Row]) {
-        println!("OVER TYPE RANK RANKS BYTES ITERATIONS MEDIAN[us] MIN[us] MiB/s WRONG");
-        for row in rows {
-            println!(
-                "{} {} {} {} {} {} {:.0} {:.0} {:.1} {}",
-                row.over.name(),
-                self.numbers.name(),
-                self.rank,
-                self.ranks.len(),
-                row.bytes,
-                self.iters,
-                row.median_us,
-                row.min_us,
-                row.bytes as f64 / row.median_us * 1e6 / f64::from(1 << 20),
-                row.wrong
-            );
-        }
+        let at = |place: usize| times.get(place).copied().unwrap_or(f64::NAN);
+        let (median_us, min_us) = (at(times.len() / 2), at(0));
+        let kind = format!("{numbers:?}").to_lowercase();
+        let (rank, iters, bytes) = (self.rank, self.iters, count * numbers.bytes());
+        let mib_s = bytes as f64 / median_us * 1e6 / f64::from(1 << 20);
+        println!(
+            "{name} {kind} {rank} {ranks} {bytes} {iters} {median_us:.0} {min_us:.0} {mib_s:.1} {bad}"
+        );
+        Ok(bad)
     }
 
     fn run(self) -> Result<ExitCode> {
@@ -460,16 +419,12 @@ impl AllReduce {
         let (stop, timeout) = (interrupts()?, Duration::from_secs(self.timeout));
         let vector = (count, self.numbers);
         let ring = Ring::connect(names, rank, vector, timeout, stop.clone())?;
-        let mut rows = Vec::new();
-        let measured = self.over.iter().try_for_each(|over| {
-            rows.push(self.measure(*over, &ring)?);
-            Ok(())
-        });
-        if !rows.is_empty() {
-            self.print(&rows);
+        println!("OVER TYPE RANK RANKS BYTES ITERATIONS MEDIAN[us] MIN[us] MiB/s WRONG");
+        let mut wrong = 0;
+        for over in &self.over {
+            let measured = self.measure(*over, &ring);
+            wrong += measured.map_err(|error| ring.leave(error))?;
         }
-        measured.map_err(|error| ring.leave(error))?;
-        let wrong: usize = rows.iter().map(|row| row.wrong).sum();
         ensure!(
             wrong == 0,
             "sums differ from those of addition in the order of the ring"

@@ -26,13 +26,6 @@ impl Type {
         }
     }
 
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-        }
-    }
-
     /// Returns the number that its bytes in a vector are.
     fn read(self, bytes: &[u8]) -> f32 {
         let bits = bytes

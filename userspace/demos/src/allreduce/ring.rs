@@ -9,9 +9,8 @@ use super::number::Type;
 use super::SLICE;
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use std::fmt;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -30,17 +29,6 @@ const GONE: u8 = 3;
 const FAILED: u8 = 4;
 
 type Message = [u8; 4];
-
-/// What a rank that wants to connect says of itself, as [`fmt::Debug`] writes it.
-#[derive(Debug)]
-#[expect(dead_code, reason = "Debug reads them")]
-struct Hello {
-    version: u32,
-    rank: usize,
-    ranks: usize,
-    count: u32,
-    numbers: Type,
-}
 
 fn say(mut tcp: &TcpStream, line: &str) -> Result<()> {
     Ok(tcp.write_all(format!("{line}\n").as_bytes())?)
@@ -63,25 +51,13 @@ fn hear(mut tcp: &TcpStream, timeout: Duration) -> Result<String> {
 }
 
 /// The error for a rank that is gone.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("rank {rank} ({name}) {}", if *.failed { "has failed: see its messages" } else { "is gone" })]
 struct Lost {
     rank: usize,
     name: String,
     failed: bool,
 }
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.failed {
-            "has failed: see its messages"
-        } else {
-            "is gone"
-        };
-        write!(f, "rank {} ({}) {what}", self.rank, self.name)
-    }
-}
-
-impl std::error::Error for Lost {}
 
 /// The end of the time without progress.
 #[derive(Clone, Copy, Debug)]
@@ -100,10 +76,6 @@ impl Deadline {
     pub fn progress(&mut self) {
         *self = Self::new(self.patience);
     }
-
-    fn is_over(&self) -> bool {
-        Instant::now() >= self.end
-    }
 }
 
 /// The connections of a rank.
@@ -112,7 +84,8 @@ pub struct Ring {
     rank: usize,
     next: TcpStream,
     prev: TcpStream,
-    patience: Duration,
+    /// The time to wait for progress of the other ranks.
+    pub patience: Duration,
     stop: Arc<AtomicBool>,
 }
 
@@ -162,6 +135,14 @@ fn dial(name: &str, deadline: Instant, stop: &[&AtomicBool]) -> Result<TcpStream
     }
 }
 
+/// Accepts a connection, if there is one.
+fn incoming(listener: &TcpListener) -> Result<Option<(TcpStream, SocketAddr)>> {
+    match listener.accept() {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        accepted => Ok(Some(accepted?)),
+    }
+}
+
 /// Waits for the previous rank, and refuses others.
 fn accept(
     listener: &TcpListener,
@@ -172,9 +153,8 @@ fn accept(
     listener.set_nonblocking(true)?;
     until(
         || {
-            let (tcp, addr) = match listener.accept() {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-                accepted => accepted?,
+            let Some((tcp, addr)) = incoming(listener)? else {
+                return Ok(None);
             };
             tcp.set_nonblocking(false)?;
             // A peer that sends nothing blocks the others for a short time only.
@@ -182,17 +162,13 @@ fn accept(
             let Ok(hello) = hear(&tcp, soon) else {
                 return Ok(None);
             };
-            let answer = match hello == *want {
-                true => String::new(),
-                false => format!("rank {rank} waits for {want}, not {hello}"),
-            };
-            if say(&tcp, &answer).is_err() {
-                return Ok(None);
+            if hello == *want {
+                return Ok(say(&tcp, "").is_ok().then_some(tcp));
             }
-            if answer.is_empty() {
-                return Ok(Some(tcp));
-            }
+            let answer = format!("rank {rank} waits for {want}, not {hello}");
             eprintln!("{addr} was refused: {answer}");
+            // It may be gone already.
+            let _ = say(&tcp, &answer);
             Ok(None)
         },
         deadline,
@@ -212,16 +188,12 @@ impl Ring {
     ) -> Result<Self> {
         let (ranks, deadline) = (names.len(), Instant::now() + patience);
         let name = |rank: usize| names.get(rank % ranks).map_or("", String::as_str);
+        // What a rank that wants to connect says of itself.
         let hello = |rank: usize| {
             let rank = rank % ranks;
-            let hello = Hello {
-                version: VERSION,
-                rank,
-                ranks,
-                count,
-                numbers,
-            };
-            format!("{hello:?}")
+            format!(
+                "version: {VERSION}, rank: {rank}, ranks: {ranks}, count: {count}, type: {numbers:?}"
+            )
         };
         let own = name(rank);
         let listener = TcpListener::bind(own)
@@ -263,10 +235,6 @@ impl Ring {
         self.names.len()
     }
 
-    pub fn patience(&self) -> Duration {
-        self.patience
-    }
-
     /// Returns a deadline that progress moves.
     pub fn deadline(&self) -> Deadline {
         Deadline::new(self.patience)
@@ -288,6 +256,14 @@ impl Ring {
         Lost { rank, name, failed }.into()
     }
 
+    /// Returns an error if a message says that a rank is gone or has failed.
+    fn read(&self, message: Message) -> Result<Message> {
+        match message {
+            [kind @ (GONE | FAILED), rank, ..] => Err(self.lost(rank.into(), kind == FAILED)),
+            _ => Ok(message),
+        }
+    }
+
     /// Returns the connections, with their ranks.
     fn neighbours(&self) -> [(&TcpStream, usize); 2] {
         let before = self.rank + self.ranks() - 1;
@@ -302,11 +278,10 @@ impl Ring {
             tcp.set_nonblocking(true)?;
             let peeked = tcp.peek(&mut message);
             tcp.set_nonblocking(false)?;
-            match (peeked, message) {
-                (Ok(4), [GONE, rank, ..]) => return Err(self.lost(rank.into(), false)),
-                (Ok(4), [FAILED, rank, ..]) => return Err(self.lost(rank.into(), true)),
-                (Ok(1..), _) => {}
-                (Err(error), _) if error.kind() == ErrorKind::WouldBlock => {}
+            match peeked {
+                Ok(4) => self.read(message).map(drop)?,
+                Ok(1..) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 _ => return Err(self.lost(rank, false)),
             }
         }
@@ -318,7 +293,7 @@ impl Ring {
     pub fn look(&self, deadline: &Deadline) -> Result<()> {
         self.check()?;
         ensure!(
-            !deadline.is_over(),
+            Instant::now() < deadline.end,
             "the other ranks are connected, but nothing arrived for {} s: is one of them stopped, or are packets lost?",
             self.patience.as_secs()
         );
@@ -352,12 +327,10 @@ impl Ring {
                     deadline.progress();
                 }
                 Err(error)
-                    if [
-                        ErrorKind::WouldBlock,
-                        ErrorKind::TimedOut,
-                        ErrorKind::Interrupted,
-                    ]
-                    .contains(&error.kind()) =>
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                    ) =>
                 {
                     self.look(&deadline)?;
                 }
@@ -368,14 +341,9 @@ impl Ring {
                 }
             }
         }
-        match message {
-            [GONE, rank, ..] => Err(self.lost(rank.into(), false)),
-            [FAILED, rank, ..] => Err(self.lost(rank.into(), true)),
-            [is, ..] => {
-                ensure!(is == kind, "message {is} arrived instead of {kind}");
-                Ok(message)
-            }
-        }
+        let [is, ..] = self.read(message)?;
+        ensure!(is == kind, "message {is} arrived instead of {kind}");
+        Ok(message)
     }
 
     /// Waits until all ranks call this.
@@ -405,9 +373,8 @@ impl Ring {
     /// Tells the neighbors why this rank leaves, and returns the reason.
     pub fn leave(&self, error: anyhow::Error) -> anyhow::Error {
         let (kind, rank) = match error.downcast_ref::<Lost>() {
-            Some(lost) if lost.failed => (FAILED, lost.rank),
-            Some(lost) => (GONE, lost.rank),
-            None => (FAILED, self.rank),
+            Some(lost) if !lost.failed => (GONE, lost.rank),
+            lost => (FAILED, lost.map_or(self.rank, |lost| lost.rank)),
         };
         for (mut tcp, _) in self.neighbours() {
             // At most 3. A rank that misses the message sees the end of the connection.
@@ -424,13 +391,11 @@ impl Ring {
         // The connection is established before it is accepted.
         let next = TcpStream::connect_timeout(&(self.next_ip()?, port).into(), self.patience)?;
         listener.set_nonblocking(true)?;
-        let accepted = || match listener.accept() {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.look(&deadline).map(|()| None)
-            }
-            accepted => Ok(Some(accepted?.0)),
+        let accepted = || {
+            self.look(&deadline)?;
+            incoming(&listener)
         };
-        let prev = until(accepted, deadline.end, &[&self.stop], "the previous rank")?;
+        let (prev, _) = until(accepted, deadline.end, &[&self.stop], "the previous rank")?;
         for tcp in [&next, &prev] {
             tcp.set_nodelay(true)?;
             tcp.set_nonblocking(true)?;
