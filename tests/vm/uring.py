@@ -187,6 +187,10 @@ def test_unreported(r):
         got = batch(wrs, flags)
         done = [(c.user_data, c.status) for c in a.cq.wait(len(want))]
         r.equal(f"a batch with flags {flags} after unsignaled ones succeeds", (got, done), (2, want))
+    # The former have room in the ring, the latter not, and one completion of the device ends both.
+    three = (S["wr"] * 3)(*[silent] * 3)
+    rounds = {(error_of(a.file.submit, [silent] * 3), batch(three, 0)) for _ in range(60)}
+    r.equal("60 times three unsignaled writes and a batch of three: all find room", rounds, {("none", 3)})
 
 
 class Batches:

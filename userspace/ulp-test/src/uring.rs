@@ -633,6 +633,19 @@ fn batch_parts() -> Outcome {
     let got = done.iter().find(|it| it.0 == 5).copied();
     equal("which ends with them", got, Some(end(5)))?;
 
+    for number in [6, 7] {
+        run(&mut ring, &[batch(&set, number, &area, 3, 0)], 0)?;
+    }
+    let all = cancel(&set, 34, set.a.handle, 0, abi::CANCEL_ALL);
+    let mut done = full(&mut ring, &[all], 3)?;
+    done.sort_unstable();
+    let want = vec![end(6), end(7), (34, 6, 0, 0)];
+    equal("two batches are canceled, and each says which", done, want)?;
+    let done = full(&mut ring, &receives, 3)?;
+    equal("the messages of one arrive", received(&done), 3)?;
+    let done = full(&mut ring, &receives, 3)?;
+    equal("and those of the other", received(&done), 3)?;
+
     // Each part gives its place back: there is room for a full queue, again and again.
     drained(&set, set.a.handle)?;
     let area = array(&vec![set.write(); 60])?;
