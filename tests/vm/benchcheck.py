@@ -195,43 +195,6 @@ def transports():
                     said(good, f"{name}: a message was verified or lost", f"{row['verified']} and {row['lost']}")
 
 
-def both_directions():
-    """Each operation in both directions at once: as many messages again, verified at both ends."""
-    for backend in ("call", "uring", "verbs"):
-        for test, *words in (
-            ("write", "-s", "5000"),
-            ("write_imm", "-q", "2"),
-            ("read", "-q", "2", "-s", "5000"),
-            ("send", "-q", "2", "-s", "5000"),
-            ("fetch_add",),
-        ):
-            command = {
-                "write_imm": ["write", "--write-with-imm"],
-                "fetch_add": ["atomic"],
-            }.get(test, [test])
-            # Each end looks at every result of an atomic operation, and once at the sum.
-            verified = 882 if test == "fetch_add" else 880
-            run(
-                f"{test} in both directions by {backend}",
-                {"test": test, "backend": backend, "iterations": 800, "verified": verified, "lost": None},
-                *[*command, "rate", SERVER, "-b", "-e", "-n", "400", "--warmup", "40", "-l", "32", "--verify"],
-                *["--backend", backend, *words],
-            )
-    run(
-        "sends in both directions by polling",
-        {"iterations": 400, "verified": 440},
-        *["send", "bw", SERVER, "-b", "-s", "64", "-n", "200", "--warmup", "20", "-l", "8", "--verify"],
-    )
-    report = run(
-        "datagrams in both directions",
-        {"iterations": 800},
-        *["send", "rate", SERVER, "-b", "-c", "UD", "-e", "-n", "400", "--warmup", "40", "-l", "32", "--verify"],
-    )
-    if report:
-        row = report["rows"][0]
-        said(row["verified"] + row["lost"] == 880, "datagrams in both directions: each was verified or lost", row)
-
-
 def by_the_connection_manager():
     """-R: several queue pairs and threads, each back end at each end."""
     ends = ("call", "call"), ("uring", "uring"), ("verbs", "verbs"), ("call", "verbs"), ("verbs", "uring")
@@ -580,8 +543,6 @@ def shared_receives():
         flow = ["send", "bw", SERVER, "-s", "5000", "-n", "400", "--warmup", "40", "-q", "3", "-l", "32"]
         report = run(name, {"iterations": 400, "verified": 440}, *flow, *options, "-r", "16")
         said(report and report["config"]["srq"], f"{name}: the report has it")
-        both = {"iterations": 800, "verified": 880}
-        run(f"{name}: both directions", both, *flow, *options, "-b")
         # The queue pairs' own receives would be too many.
         many = ["send", "rate", SERVER, "-e", "-n", "400", "-q", "16", "-r", "4200", "-t", "8", "-l", "32"]
         many += ["--backend", backend]
@@ -610,21 +571,20 @@ def rate_limit():
             ("p", "400", []),
             ("g", "0.0032", []),
             ("M", "0.4", []),
-            ("p", "400", ["-b"]),
             ("p", "400", ["--threads", "2"]),
         ):
             n = 100 if "--threads" in words else 200
             name = f"--rate_limit {rate} --rate_units {unit} {' '.join(words)} by {backend}"
             report = run(
                 name,
-                {"iterations": 400 if "-b" in words else 200},
+                {"iterations": 200},
                 *["send", "rate", SERVER, "-e", "-s", "1000", "-n", str(n), "--warmup", "0", "-l", "8"],
                 *["--backend", backend, "--rate_limit", rate, "--rate_units", unit, *words],
             )
             if report:
                 flow = report["rows"][0]["throughput"]
                 most = {"p": 400, "g": 400, "M": 0.4 * (1 << 20) / 1000}[unit]
-                most *= n / (n - 8) * (2 if "-b" in words else 1)
+                most *= n / (n - 8)
                 said(flow["messages_per_s"] <= most * 1.001, f"{name}: the average", f"{flow}, at most {most}")
 
 
@@ -753,7 +713,7 @@ def hostile():
     config = json.loads(bench("register", "-n", "1", "--format", "json").stdout)["config"]
     hello = {
         "magic": "ulp bench",
-        "version": 6,
+        "version": 7,
         "config": config | {"test": "write", "metric": "rate", "sizes": [8], "depth": 8, "list": 8},
     }
 
@@ -847,7 +807,7 @@ def interrupted():
         ("call", ["send", "lat"]),
         ("verbs", ["send", "lat"]),
         ("uring", ["write", "rate"]),
-        ("call", ["send", "rate", "-b"]),
+        ("call", ["send", "rate"]),
     ):
         name = f"Ctrl-C: {' '.join(words)} by {backend}"
         process = subprocess.Popen(
@@ -926,7 +886,6 @@ def main():
     with Serve() as server:
         everything()
         transports()
-        both_directions()
         by_the_connection_manager()
         lossy()
         signaling()

@@ -162,12 +162,7 @@ impl End for CallEnd {
                 .busy_poll(Duration::from_micros(config.busy_poll_us.into()))
                 .build()
         };
-        let (send_cq, recv_cq) = if config.one_queue() {
-            let both = queue(sends + recvs)?;
-            (both.clone(), both)
-        } else {
-            (queue(sends)?, queue(recvs)?)
-        };
+        let (send_cq, recv_cq) = (queue(sends)?, queue(recvs)?);
         let srq = pd.srq_builder(&recv_cq).max_wr(config.rx_depth + 2);
         let srq = config.srq.then(|| srq.max_sge(1).build()).transpose()?;
         let maker = Maker {

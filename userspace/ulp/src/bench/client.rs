@@ -11,7 +11,7 @@ use super::stats::{Latencies, Row, Throughput};
 use super::uring::UringEnd;
 #[cfg(feature = "verbs")]
 use super::verbs::VerbsEnd;
-use super::wire::{EndAddress, Message, Reverse, Wire, MAGIC};
+use super::wire::{EndAddress, Message, Wire, MAGIC};
 use super::{connect, register};
 use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
@@ -208,21 +208,12 @@ fn row<E: End>(
     wire.send(&Message::Finish {
         sent: all.iter().map(|m| m.sent.clone()).collect(),
     })?;
-    let mut theirs = Theirs::receive(wire)?;
-    if let Some(reverse) = &theirs.reverse {
-        ensure!(
-            reverse.sent.len() == ends.len(),
-            "the server counts {} threads",
-            reverse.sent.len()
-        );
-        for (thread, (end, sent)) in ends.iter().zip(&reverse.sent).enumerate() {
-            theirs.verified += loops::inspect(&task(thread), end, sent)?;
+    match wire.receive()? {
+        Message::Done { verified, lost } => {
+            sum_up(config, size, &all, (verified, lost), control.stopped())
         }
-        let received = all.iter().map(|measured| measured.received.as_ref());
-        let lost = loops::lost(config, &reverse.sent, received)?;
-        theirs.lost = theirs.lost.zip(lost).map(|(to, from)| to + from);
+        other => bail!("the server said {other:?}"),
     }
-    sum_up(config, size, &all, &theirs, control.stopped())
 }
 
 /// Connects the queue pairs of all ends by the connection manager.
@@ -243,27 +234,6 @@ fn dial_all<E: End>(ends: &mut [E], wire: &mut Wire) -> Result<()> {
     Ok(())
 }
 
-/// The messages to the server during a measurement, each of which it gets once.
-#[derive(Default)]
-struct Tell {
-    heard: bool,
-    enough: bool,
-}
-
-impl Tell {
-    /// Tells the server that the client is alive, and what else there is to tell.
-    fn now(&mut self, control: &Control, threads: usize, wire: &mut Wire) -> Result<()> {
-        let over = control.over.load(Ordering::Relaxed) == threads as u64;
-        if over && !std::mem::replace(&mut self.heard, true) {
-            wire.send(&Message::Heard)?;
-        }
-        if control.stopped() && !std::mem::replace(&mut self.enough, true) {
-            wire.send(&Message::Enough)?;
-        }
-        wire.send(&Message::Alive)
-    }
-}
-
 /// Runs the threads, and reads the messages of the server meanwhile.
 ///
 /// Returns the measurements of the threads, or the first failure that caused the others.
@@ -280,7 +250,6 @@ fn measure_all<'a, E: End>(
     // Where messages may be lost, the threads end when the server has told of the last ones.
     let lossy = task(0).config.is_lossy();
     let tick = if lossy { TICK / 10 } else { TICK };
-    let mut tell = Tell::default();
     let mut all = Vec::new();
     let mut failure: Option<anyhow::Error> = None;
     let mut fail = |error: anyhow::Error| {
@@ -320,9 +289,8 @@ fn measure_all<'a, E: End>(
                     break;
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    let said = tell
-                        .now(control, count, wire)
-                        .and_then(|()| wire.receive_within(Duration::from_millis(1)));
+                    let said = wire.send(&Message::Alive);
+                    let said = said.and_then(|()| wire.receive_within(Duration::from_millis(1)));
                     match said {
                         Ok(None) => {}
                         Ok(Some(Message::Heard)) => control.heard.store(true, Ordering::Relaxed),
@@ -333,9 +301,6 @@ fn measure_all<'a, E: End>(
             }
         }
     });
-    if failure.is_none() {
-        failure = tell.now(control, count, wire).err();
-    }
     // A failed request may be a consequence of a failure of the server.
     if failure.is_some() {
         if let Err(error) = wire.receive_within(TICK) {
@@ -351,44 +316,15 @@ fn measure_all<'a, E: End>(
     )
 }
 
-/// The counts of the server.
-struct Theirs {
-    verified: u64,
-    lost: Option<u64>,
-    reverse: Option<Reverse>,
-}
-
-impl Theirs {
-    fn receive(wire: &mut Wire) -> Result<Self> {
-        loop {
-            match wire.receive()? {
-                Message::Alive => {}
-                Message::Done {
-                    verified,
-                    lost,
-                    reverse,
-                } => {
-                    return Ok(Self {
-                        verified,
-                        lost,
-                        reverse,
-                    });
-                }
-                other => bail!("the server said {other:?}"),
-            }
-        }
-    }
-}
-
 fn sum_up(
     config: &Config,
     size: u32,
     all: &[Measured],
-    theirs: &Theirs,
+    (verified, lost): (u64, Option<u64>),
     interrupted: bool,
 ) -> Result<Row> {
-    let mut messages: u64 = all.iter().map(|m| m.messages).sum();
-    let mut elapsed = all.iter().map(|m| m.elapsed).max().unwrap_or_default();
+    let messages: u64 = all.iter().map(|m| m.messages).sum();
+    let elapsed = all.iter().map(|m| m.elapsed).max().unwrap_or_default();
     let mut latencies = Latencies::new()?;
     for measured in all {
         if let Some(some) = &measured.latencies {
@@ -396,17 +332,8 @@ fn sum_up(
         }
     }
     let mine: u64 = all.iter().map(|m| m.verified).sum();
-    let per_s =
-        |messages: u64, elapsed: Duration| messages as f64 / elapsed.as_secs_f64().max(1e-9);
-    let mut rate = per_s(messages, elapsed);
-    let mut peak: f64 = all.iter().map(|m| m.peak).sum();
-    if let Some(reverse) = &theirs.reverse {
-        let took = Duration::from_nanos(reverse.elapsed_ns);
-        rate += per_s(reverse.messages, took);
-        peak += reverse.peak;
-        messages = messages.saturating_add(reverse.messages);
-        elapsed = elapsed.max(took);
-    }
+    let rate = messages as f64 / elapsed.as_secs_f64().max(1e-9);
+    let peak: f64 = all.iter().map(|m| m.peak).sum();
     let mib = |messages: f64| messages * f64::from(size) / f64::from(1 << 20);
     let flow = config.metric != Metric::Latency;
     Ok(Row {
@@ -418,8 +345,8 @@ fn sum_up(
         size,
         iterations: messages,
         elapsed_ns: elapsed.as_nanos() as u64,
-        verified: config.verify.then_some(mine + theirs.verified),
-        lost: theirs.lost,
+        verified: config.verify.then_some(mine + verified),
+        lost,
         interrupted,
         latency_ns: latencies.sum_up(),
         throughput: flow.then_some(Throughput {

@@ -183,7 +183,7 @@ pub enum Amount {
 }
 
 /// The version of [`Config`] and of the messages between client and server.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// The largest message that a client may request of a server.
 pub const MAX_SIZE: u32 = 16 << 20;
@@ -212,9 +212,6 @@ pub struct Config {
     pub metric: Metric,
     #[serde(default)]
     pub transport: Transport,
-    /// Whether both ends measure at the same time.
-    #[serde(default)]
-    pub bidirectional: bool,
     /// Whether the RDMA connection manager connects the queue pairs.
     #[serde(default)]
     pub rdma_cm: bool,
@@ -330,10 +327,7 @@ impl Config {
         }
         // The completion queues belong to a thread.
         let (sends, recvs) = self.requests(0);
-        let entries = match self.one_queue() {
-            true => sends + recvs,
-            false => sends.max(recvs),
-        };
+        let entries = sends.max(recvs);
         range("queue pairs (-q) times depth (-t, -r)", entries, 1, 65_536)?;
         if [self.backend, self.peer_backend].contains(&Backend::Uring) {
             // Each receive is an entry of the ring.
@@ -346,9 +340,6 @@ impl Config {
         self.check_transport()?;
         self.check_limits()?;
         self.check_connection_manager()?;
-        if self.bidirectional && !(self.list_test() && self.metric != Metric::Latency) {
-            bail!("both directions (-b) are measured as bandwidth or rate");
-        }
         if self.metric == Metric::Latency && self.qps != 1 && self.list_test() {
             bail!("latency is measured on one queue pair (-q) per thread");
         }
@@ -450,12 +441,6 @@ impl Config {
     /// Returns whether the receiver of the messages counts them.
     pub fn is_counted(&self) -> bool {
         self.metric != Metric::Latency && [Test::Send, Test::WriteImm].contains(&self.test)
-    }
-
-    /// Returns whether the sends and the receives of an end complete in one queue, so that a thread
-    /// can wait for both.
-    pub fn one_queue(&self) -> bool {
-        self.bidirectional && self.is_counted()
     }
 
     /// Returns whether messages are exchanged, in contrast to connections and registrations.
@@ -589,7 +574,6 @@ pub mod tests {
             test: Test::Write,
             metric: Metric::Rate,
             transport: Transport::Rc,
-            bidirectional: false,
             rdma_cm: false,
             backend: Backend::Call,
             peer_backend: Backend::Verbs,
@@ -701,9 +685,6 @@ pub mod tests {
             |c| (c.rdma_cm, c.test) = (true, Test::Connect),
             |c| (c.rdma_cm, c.sl) = (true, 1),
             |c| c.metric = Metric::Latency,
-            |c| (c.metric, c.qps, c.bidirectional) = (Metric::Latency, 1, true),
-            |c| (c.test, c.bidirectional) = (Test::Connect, true),
-            |c| (c.test, c.bidirectional, c.depth, c.rx_depth) = (Test::Send, true, 8192, 32_768),
             |c| (c.qps, c.depth) = (256, 8192),
             |c| (c.qps, c.sizes) = (16, vec![MAX_SIZE]),
             |c| (c.peer_backend, c.qps, c.rx_depth) = (Backend::Uring, 8, 8192),

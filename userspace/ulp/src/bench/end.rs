@@ -77,7 +77,7 @@ pub struct Done {
     pub qp: u32,
 }
 
-/// One of the two completion queues. With [`Config::one_queue`] both are the same.
+/// One of the two completion queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     Send,
@@ -95,8 +95,6 @@ pub struct Control {
     pub over: AtomicU64,
     /// Whether the peer has received the last message of every queue pair.
     pub heard: AtomicBool,
-    /// Set when the peer wants no more messages.
-    pub enough: AtomicBool,
     pub timeout: Duration,
 }
 
@@ -107,13 +105,12 @@ impl Control {
             abort: AtomicBool::new(false),
             over: AtomicU64::new(0),
             heard: AtomicBool::new(false),
-            enough: AtomicBool::new(false),
             timeout,
         })
     }
 
     pub fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed) || self.enough.load(Ordering::Relaxed)
+        self.stop.load(Ordering::Relaxed)
     }
 
     /// Returns an error once the run has failed.

@@ -17,8 +17,6 @@
 //! client's last message says that it is the last. With verification each message has contents of
 //! its own, and the time that this takes is in the numbers.
 //!
-//! With both directions, the server measures as the client does, and each receives.
-//!
 //! UC and UD may lose messages. There the immediate data of a message is its number, the client
 //! repeats the last message until the server has it, and the server counts what arrived.
 
@@ -66,8 +64,6 @@ pub struct Measured {
     pub peak: f64,
     /// Messages on each queue pair, with those of the warm-up.
     pub sent: Vec<u64>,
-    /// Messages of the peer that arrived on each queue pair, if this side counts them.
-    pub received: Option<Vec<u64>>,
     /// The messages that this side verified.
     pub verified: u64,
 }
@@ -247,7 +243,7 @@ impl Task<'_> {
 /// Posts receives and stores the data of reads, before the ends are connected.
 pub fn prepare<E: End>(task: &Task<'_>, end: &mut E) -> Result<()> {
     let layout = &task.layout;
-    let is_target = task.origin == Origin::Server || task.config.bidirectional;
+    let is_target = task.origin == Origin::Server;
     if task.by_receives() && (is_target || task.is_latency()) {
         let receives = if task.is_latency() {
             2
@@ -288,20 +284,10 @@ pub struct Served {
     pub verified: u64,
     /// The messages that arrived on each queue pair, if the thread counts them.
     pub received: Option<Vec<u64>>,
-    /// The measurement of this direction, if both are measured.
-    pub measured: Option<Measured>,
 }
 
 /// Runs the server while the client measures.
 pub fn serve<E: End>(task: &Task<'_>, end: &mut E) -> Result<Served> {
-    if task.config.bidirectional {
-        let measured = Flow::new(task).run(end)?;
-        return Ok(Served {
-            verified: measured.verified,
-            received: measured.received.clone(),
-            measured: Some(measured),
-        });
-    }
     let verified = match task.config.test {
         Test::Write if task.is_latency() && !task.event() => write_pong(task, end)?,
         _ if task.by_receives() && task.is_latency() => message_pong(task, end)?,
@@ -310,7 +296,7 @@ pub fn serve<E: End>(task: &Task<'_>, end: &mut E) -> Result<Served> {
     };
     Ok(Served {
         verified,
-        ..Served::default()
+        received: None,
     })
 }
 
@@ -683,7 +669,6 @@ fn of_latencies(
         elapsed,
         peak: 0.0,
         sent: vec![messages],
-        received: None,
         // Every answer was verified.
         verified: if task.config.verify { messages } else { 0 },
     }
@@ -833,8 +818,6 @@ struct Flow<'a> {
     reaped: Vec<Done>,
     scratch: Scratch,
     verified: u64,
-    /// The receives for the peer's messages, if it sends at the same time.
-    receiver: Option<Receiver<'a>>,
 }
 
 /// The best tenth of a run.
@@ -889,7 +872,6 @@ impl<'a> Flow<'a> {
             reaped: Vec::with_capacity(256),
             scratch: Scratch::new(task),
             verified: 0,
-            receiver: task.config.one_queue().then(|| Receiver::new(task)),
         }
     }
 
@@ -948,10 +930,6 @@ impl<'a> Flow<'a> {
         end.reap(Queue::Send, &mut self.reaped)?;
         let mut messages = 0;
         for done in &self.reaped {
-            if let (Some(receiver), true) = (&mut self.receiver, done.id & RECEIVE != 0) {
-                receiver.take(end, done)?;
-                continue;
-            }
             let (qp, share) = ((done.id >> 32) as usize, done.id & 0xffff_ffff);
             let (Some(flying), Some(count)) = (self.flying.get_mut(qp), self.done.get_mut(qp))
             else {
@@ -969,9 +947,6 @@ impl<'a> Flow<'a> {
             *count += share;
             messages += share;
         }
-        if let Some(receiver) = &mut self.receiver {
-            receiver.post(end)?;
-        }
         Ok(messages)
     }
 
@@ -981,9 +956,6 @@ impl<'a> Flow<'a> {
     fn wait<E: End>(&mut self, end: &mut E, post: bool, min: u64) -> Result<u64> {
         if self.task.event() {
             let ops = if post { self.ops.as_slice() } else { &[] };
-            // Receives complete in the same queue, and have to be posted again.
-            let alone = self.receiver.is_none();
-            let min = if alone { min } else { 1 };
             let min = min.clamp(1, self.signals.max(1)) as u32;
             end.post_and_wait(ops, Queue::Send, min)?;
             return self.reap(end);
@@ -1072,21 +1044,19 @@ impl<'a> Flow<'a> {
         if self.task.by_receives() {
             self.farewell(end)?;
         }
-        let receiver = self.receiver.as_ref();
         let average = messages as f64 / elapsed.as_secs_f64().max(1e-9);
         Ok(Measured {
             latencies: None,
             messages,
             elapsed,
             peak: peak.best.max(average),
-            verified: self.verified + receiver.map_or(0, |receiver| receiver.verified),
-            received: receiver.map(Receiver::counts),
+            verified: self.verified,
             sent: self.posted,
         })
     }
 
-    /// Sends the last message on each queue pair, and waits for those of a peer that sends at the
-    /// same time. Where it may be lost, it is repeated until the peer has it.
+    /// Sends the last message on each queue pair. Where it may be lost, it is repeated until the peer
+    /// has it.
     fn farewell<E: End>(&mut self, end: &mut E) -> Result<()> {
         let began = Instant::now();
         let control = self.task.control;
@@ -1102,23 +1072,7 @@ impl<'a> Flow<'a> {
             std::thread::sleep(AGAIN);
             self.last_messages(end)?;
         }
-        while self.receiver.as_ref().is_some_and(|r| !r.is_over()) {
-            self.wait_for_receives(end)?;
-        }
         Ok(())
-    }
-
-    /// Waits for a message of a peer that sends at the same time.
-    fn wait_for_receives<E: End>(&mut self, end: &mut E) -> Result<()> {
-        if self.task.event() {
-            end.post_and_wait(&[], Queue::Send, 1)?;
-            return self.reap(end).map(drop);
-        }
-        let (control, name) = (self.task.control, self.task.awaited());
-        control.spin(name, || {
-            self.reap(end)?;
-            Ok(!self.reaped.is_empty())
-        })
     }
 
     fn last_messages<E: End>(&mut self, end: &mut E) -> Result<()> {
@@ -1132,9 +1086,7 @@ impl<'a> Flow<'a> {
         }
         while self.signals != 0 {
             if self.task.event() {
-                let alone = self.receiver.is_none();
-                let n = if alone { self.signals as u32 } else { 1 };
-                end.post_and_wait(&[], Queue::Send, n)?;
+                end.post_and_wait(&[], Queue::Send, self.signals as u32)?;
             }
             self.reap(end)?;
             self.task.control.check()?;
@@ -1190,15 +1142,6 @@ impl<'a> Receiver<'a> {
         self.queues.iter().map(|queue| queue.messages).collect()
     }
 
-    /// Posts the receives again.
-    fn post<E: End>(&mut self, end: &mut E) -> Result<()> {
-        if !self.again.is_empty() {
-            end.post(&self.again)?;
-            self.again.clear();
-        }
-        Ok(())
-    }
-
     /// Takes a completed receive, and prepares another one in its place.
     fn take<E: End>(&mut self, end: &E, done: &Done) -> Result<()> {
         let (task, tag) = (self.task, done.id & !RECEIVE);
@@ -1242,7 +1185,10 @@ impl<'a> Receiver<'a> {
             end.reap(Queue::Recv, done)?;
             return Ok(());
         }
-        self.post(end)?;
+        if !self.again.is_empty() {
+            end.post(&self.again)?;
+            self.again.clear();
+        }
         task.control
             .spin(task.awaited(), || Ok(end.reap(Queue::Recv, done)? != 0))
     }
@@ -1273,6 +1219,5 @@ fn receiver<E: End>(task: &Task<'_>, end: &mut E) -> Result<Served> {
     Ok(Served {
         verified: receiver.verified,
         received: Some(receiver.counts()),
-        measured: None,
     })
 }

@@ -214,9 +214,6 @@ struct Measure {
     /// Connect the queue pairs by the RDMA connection manager
     #[arg(short = 'R', long)]
     rdma_cm: bool,
-    /// Measure both directions at the same time; the results are their sums
-    #[arg(short, long)]
-    bidirectional: bool,
     /// Transport of the queue pairs: RC, UC (write and send) or UD (send)
     #[arg(short, long, value_enum, value_name = "TYPE", default_value_t = Transport::Rc, ignore_case = true)]
     connection: Transport,
@@ -316,7 +313,6 @@ impl Common {
             test,
             metric,
             transport: Transport::Rc,
-            bidirectional: false,
             rdma_cm: false,
             backend: self.backend,
             peer_backend: self.backend,
@@ -390,7 +386,6 @@ impl Measure {
             busy_poll_us: self.busy_poll,
             sqpoll: self.sqpoll,
             transport: self.connection,
-            bidirectional: self.bidirectional,
             rdma_cm: self.rdma_cm,
             sizes: self.sizes(test),
             depth: self.tx_depth,

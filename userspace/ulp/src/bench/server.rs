@@ -12,7 +12,7 @@ use super::machine::Machine;
 use super::uring::UringEnd;
 #[cfg(feature = "verbs")]
 use super::verbs::VerbsEnd;
-use super::wire::{EndAddress, Message, Reverse, Wire, MAGIC};
+use super::wire::{EndAddress, Message, Wire, MAGIC};
 use crate::listen::Listener;
 use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
@@ -20,13 +20,10 @@ use std::cell::OnceCell;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 /// The deadline for the first message of a client.
 const HELLO: Duration = Duration::from_secs(10);
-/// The interval of messages to the client that the server is alive.
-const TICK: Duration = Duration::from_millis(50);
 
 /// Serves clients, one after the other, until `stop` is set.
 ///
@@ -172,12 +169,7 @@ fn row<E: End>(
     }
     let received = served.iter().map(|served| served.received.as_ref());
     let lost = loops::lost(config, &sent, received)?;
-    let reverse = config.bidirectional.then(|| reverse(&served));
-    wire.send(&Message::Done {
-        verified,
-        lost,
-        reverse,
-    })
+    wire.send(&Message::Done { verified, lost })
 }
 
 /// Accepts the connections of all ends, at the address at which the client has connected.
@@ -220,13 +212,6 @@ fn serve_all<'a, E: End>(
         if sent.is_err() {
             control.abort.store(true, Ordering::Relaxed);
         }
-        // The own messages of the threads may take longer than those of the client.
-        while sent.is_ok() && !threads.iter().all(ScopedJoinHandle::is_finished) {
-            std::thread::sleep(TICK);
-            if wire.send(&Message::Alive).is_err() {
-                control.abort.store(true, Ordering::Relaxed);
-            }
-        }
         let mut all = Vec::new();
         let mut failure = None;
         for thread in threads {
@@ -242,18 +227,6 @@ fn serve_all<'a, E: End>(
             None => Ok((sent?, all)),
         }
     })
-}
-
-/// Sums up the measurements of the threads.
-fn reverse(served: &[Served]) -> Reverse {
-    let all = || served.iter().filter_map(|served| served.measured.as_ref());
-    let elapsed = all().map(|m| m.elapsed).max().unwrap_or_default();
-    Reverse {
-        sent: all().map(|m| m.sent.clone()).collect(),
-        messages: all().map(|m| m.messages).sum(),
-        elapsed_ns: elapsed.as_nanos() as u64,
-        peak: all().map(|m| m.peak).sum(),
-    }
 }
 
 /// Waits until the client is done, while it reports that it is alive and no thread here has failed.
@@ -277,8 +250,6 @@ fn finish(config: &Config, wire: &mut Wire, control: &Control) -> Result<Vec<Vec
                 return Ok(sent);
             }
             Some(Message::Alive) => silent = Duration::ZERO,
-            Some(Message::Heard) => control.heard.store(true, Ordering::Relaxed),
-            Some(Message::Enough) => control.enough.store(true, Ordering::Relaxed),
             Some(other) => bail!("the client said {other:?}"),
             None => silent += tick,
         }

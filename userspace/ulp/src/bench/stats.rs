@@ -111,7 +111,7 @@ pub struct LatencyNs {
     pub curve: Vec<(f64, u64)>,
 }
 
-/// The throughput with many requests in flight. If both directions are measured, it is their sum.
+/// The throughput with many requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Throughput {
     /// The throughput of the best tenth of the run. A MiB is 1,048,576 bytes.
@@ -137,7 +137,7 @@ pub struct Row {
     pub step: Option<String>,
     /// Bytes per message.
     pub size: u32,
-    /// Measured messages of all threads, in both directions if both are measured.
+    /// Measured messages of all threads.
     pub iterations: u64,
     pub elapsed_ns: u64,
     /// Messages whose contents were verified; null without --verify.

@@ -59,9 +59,6 @@ pub fn render(report: &Report, gbits: bool) -> String {
     if config.rdma_cm {
         title += ", by the connection manager";
     }
-    if config.bidirectional {
-        title += ", both directions";
-    }
     title += match config.mode {
         super::config::Mode::Poll => ", polling",
         super::config::Mode::Event => ", by events",

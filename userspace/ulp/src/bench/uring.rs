@@ -52,7 +52,6 @@ pub struct UringEnd {
     free: Vec<usize>,
     sent: VecDeque<Done>,
     received: VecDeque<Done>,
-    one_queue: bool,
     control: Arc<Control>,
 }
 
@@ -109,7 +108,7 @@ impl UringEnd {
                 break;
             };
             let completion = completion.ok()?;
-            self.queue(Queue::Recv).push_back(Done {
+            self.received.push_back(Done {
                 id: completion.wr_id,
                 imm: completion.imm,
                 qp: 0,
@@ -144,7 +143,7 @@ impl UringEnd {
             }));
             self.free.push(index);
         } else if number & RECV != 0 {
-            self.queue(Queue::Recv).push_back(Done {
+            self.received.push_back(Done {
                 id: number & !RECV,
                 imm: completion.imm,
                 qp: 0,
@@ -262,8 +261,8 @@ impl UringEnd {
 
     fn queue(&mut self, queue: Queue) -> &mut VecDeque<Done> {
         match queue {
-            Queue::Recv if !self.one_queue => &mut self.received,
-            _ => &mut self.sent,
+            Queue::Send => &mut self.sent,
+            Queue::Recv => &mut self.received,
         }
     }
 }
@@ -286,7 +285,6 @@ impl End for UringEnd {
             free: Vec::new(),
             sent: VecDeque::with_capacity(1024),
             received: VecDeque::with_capacity(1024),
-            one_queue: config.one_queue(),
             control: plan.control.clone(),
         })
     }

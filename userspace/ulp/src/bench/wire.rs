@@ -78,19 +78,6 @@ impl EndAddress {
     }
 }
 
-/// The measurement of the direction from the server to the client.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Reverse {
-    /// The number of messages sent on each queue pair of each thread.
-    pub sent: Vec<Vec<u64>>,
-    /// Measured messages.
-    pub messages: u64,
-    pub elapsed_ns: u64,
-    /// Messages per second in the best tenth.
-    pub peak: f64,
-}
-
 /// A message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -115,19 +102,12 @@ pub enum Message {
     Start,
     /// Either: the measurement goes on.
     Alive,
-    /// Either: the last message of each queue pair has arrived, so that it need not be repeated.
+    /// Server: the last message of each queue pair has arrived, so that it need not be repeated.
     Heard,
-    /// Client: Ctrl-C has ended the row, so that the server need not send more.
-    Enough,
     /// Client: the number of messages sent on each queue pair of each thread.
     Finish { sent: Vec<Vec<u64>> },
     /// Server: the number of messages verified, and of those that were lost, if it counts them.
-    Done {
-        verified: u64,
-        lost: Option<u64>,
-        /// The measurement of the server, if both directions are measured.
-        reverse: Option<Reverse>,
-    },
+    Done { verified: u64, lost: Option<u64> },
     /// Either: the measurement failed.
     Failed { why: String },
     /// Client: there are no more rows.

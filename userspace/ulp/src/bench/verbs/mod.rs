@@ -275,12 +275,7 @@ impl End for VerbsEnd {
         let memory = Memory::new(&chosen.context, usize::try_from(plan.layout.bytes())?)?;
         let (sends, recvs) = config.requests(2);
         let queue = |entries: u32| VerbsCq::new(&chosen.context, entries);
-        let (send_cq, recv_cq) = if config.one_queue() {
-            let both = queue(sends + recvs)?;
-            (both.clone(), both)
-        } else {
-            (queue(sends)?, queue(recvs)?)
-        };
+        let (send_cq, recv_cq) = (queue(sends)?, queue(recvs)?);
         let mut qps = Vec::new();
         let transport = match config.transport {
             Transport::Rc => ulp_verbs::Transport::Rc,
