@@ -195,25 +195,6 @@ def transports():
                     said(good, f"{name}: a message was verified or lost", f"{row['verified']} and {row['lost']}")
 
 
-def by_the_connection_manager():
-    """-R: several queue pairs and threads, each back end at each end."""
-    ends = ("call", "call"), ("uring", "uring"), ("verbs", "verbs"), ("call", "verbs"), ("verbs", "uring")
-    for backend, peer in ends:
-        report = run(
-            f"sends by the connection manager, {backend} to {peer}",
-            {"iterations": 400, "verified": 440},
-            *["send", "bw", SERVER, "-R", "-e", "-s", "5000", "-q", "2", "--threads", "2", "-n", "200"],
-            *["--warmup", "20", "-l", "8", "--verify", "--backend", backend, "--peer-backend", peer],
-        )
-        said(report and report["config"]["rdma_cm"], f"{backend} to {peer}: the report says who connected")
-    run(
-        "reads by the connection manager, of several sizes",
-        {"iterations": 100, "verified": 110},
-        *["read", "bw", SERVER, "-R", "-e", "-s", "8,5000", "-n", "100", "--warmup", "10", "-l", "8", "--verify"],
-        rows=2,
-    )
-
-
 def lossy():
     """A line that drops every fourth packet, the first of the last messages among them."""
     nft = in_host("h1", "nft")
@@ -494,17 +475,16 @@ def outstanding_reads():
     """-o: so many reads at a time are on the line."""
     for backend in ("call", "verbs"):
         for outs in (1, 4):
-            for way in ([], ["-R"]):
-                name = f"-o {outs} by {backend}{' with -R' * bool(way)}"
-                with Capture() as capture:
-                    run(
-                        name,
-                        {"iterations": 64, "verified": 64},
-                        *["read", "bw", SERVER, "-e", "-s", "8", "-n", "64", "--warmup", "0", "-l", "16", "--verify"],
-                        *["--backend", backend, "-o", str(outs), *way],
-                    )
-                most = outstanding(capture.packets())
-                said(1 <= most <= outs and (most > 1) == (outs > 1), f"{name}: reads at a time", f"{most}")
+            name = f"-o {outs} by {backend}"
+            with Capture() as capture:
+                run(
+                    name,
+                    {"iterations": 64, "verified": 64},
+                    *["read", "bw", SERVER, "-e", "-s", "8", "-n", "64", "--warmup", "0", "-l", "16", "--verify"],
+                    *["--backend", backend, "-o", str(outs)],
+                )
+            most = outstanding(capture.packets())
+            said(1 <= most <= outs and (most > 1) == (outs > 1), f"{name}: reads at a time", f"{most}")
     got = bench("read", "bw", SERVER, "-o", "255")
     said(got.returncode == 2 and "outstanding reads and atomics (-o)" in got.stderr, "-o 255: refused", got.stderr)
 
@@ -610,13 +590,14 @@ def source_address():
             whence = peer.stdout.read().strip()
         said(whence == source, "--bind_source_ip: the TCP connection", whence)
         for backend in ("call", "verbs"):
-            name = f"--bind_source_ip with -R by {backend}"
+            name = f"connect --bind_source_ip by {backend}"
             with Capture() as capture:
                 run(
                     name,
-                    {"iterations": 20},
-                    *["send", "lat", SERVER, "-e", "-n", "20", "-R", "--backend", backend],
+                    {"iterations": 5},
+                    *["connect", SERVER, "-e", "-n", "5", "--warmup", "0", "--backend", backend],
                     *["--bind_source_ip", source],
+                    rows=4,
                 )
             sources = {address for address, _, _ in capture.packets()}
             said(sources == {source, SERVER}, f"{name}: the addresses of the packets", sources)
@@ -886,7 +867,6 @@ def main():
     with Serve() as server:
         everything()
         transports()
-        by_the_connection_manager()
         lossy()
         signaling()
         outstanding_reads()

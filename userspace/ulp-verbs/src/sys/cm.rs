@@ -104,32 +104,17 @@ impl Drop for Channel {
     }
 }
 
-/// What both ends of a connection may have under way.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Reads and atomics at a time, in each direction.
-    pub rd_atomic: u8,
-    /// How often the peer repeats what found no receive here; 7 for ever.
-    pub rnr_retry: u8,
-}
-
-impl Limits {
-    /// One at a time, and six retries.
-    pub const ONE: Self = Self {
-        rd_atomic: 1,
-        rnr_retry: 6,
-    };
-
-    fn param(self, qp: &QueuePair) -> ib::rdma_conn_param {
-        // SAFETY: Plain numbers and a pointer, for which zero is a value.
-        let mut param: ib::rdma_conn_param = unsafe { zeroed() };
-        param.responder_resources = self.rd_atomic;
-        param.initiator_depth = self.rd_atomic;
-        param.retry_count = 6;
-        param.rnr_retry_count = self.rnr_retry;
-        param.qp_num = qp.qp_num();
-        param
-    }
+/// The parameters of a connection with one read or atomic at a time, and six repetitions of what finds
+/// no receive.
+fn param(qp: &QueuePair) -> ib::rdma_conn_param {
+    // SAFETY: Plain numbers and a pointer, for which zero is a value.
+    let mut param: ib::rdma_conn_param = unsafe { zeroed() };
+    param.responder_resources = 1;
+    param.initiator_depth = 1;
+    param.retry_count = 6;
+    param.rnr_retry_count = 6;
+    param.qp_num = qp.qp_num();
+    param
 }
 
 /// A connection on its way: an identifier of librdmacm, and its queue pair once it has one.
@@ -217,13 +202,8 @@ impl Id {
     pub fn connect(&self, timeout: Duration) -> Result<()> {
         let qp = self.qp.as_ref();
         let qp = qp.ok_or(Error::new("rdma_connect", libc::ENOTCONN))?;
-        self.connect_qp(qp, Limits::ONE, timeout)
-    }
-
-    /// The same with a queue pair of the caller's in the state Init.
-    pub fn connect_qp(&self, qp: &QueuePair, limits: Limits, timeout: Duration) -> Result<()> {
         use ib::rdma_cm_event_type as event;
-        let mut param = limits.param(qp);
+        let mut param = param(qp);
         // SAFETY: The identifier exists; the parameters are copied.
         let ret = unsafe { ib::rdma_connect(self.id.as_ptr(), &mut param) };
         check("rdma_connect", ret)?;
@@ -242,7 +222,12 @@ impl Id {
     /// the peer, by then, has hung up.
     pub fn accept(&mut self, qp: QueuePair, timeout: Duration) -> Result<bool> {
         self.modify(&qp, ib::ibv_qp_state::IBV_QPS_INIT)?;
-        self.begin_accept(&qp, Limits::ONE)?;
+        self.modify(&qp, ib::ibv_qp_state::IBV_QPS_RTR)?;
+        self.modify(&qp, ib::ibv_qp_state::IBV_QPS_RTS)?;
+        let mut param = param(&qp);
+        // SAFETY: The identifier exists, and is of a request; the parameters are copied.
+        let ret = unsafe { ib::rdma_accept(self.id.as_ptr(), &mut param) };
+        check("rdma_accept", ret)?;
         self.qp = Some(qp);
         use ib::rdma_cm_event_type as event;
         let (got, status) = self.channel.wait("rdma_accept", timeout)?;
@@ -253,16 +238,6 @@ impl Id {
             return Ok(false);
         }
         expected(got, event::RDMA_CM_EVENT_ESTABLISHED, status, "rdma_accept").map(|()| true)
-    }
-
-    /// Takes a queue pair from the state Init to Rts, and `rdma_accept` with it.
-    fn begin_accept(&self, qp: &QueuePair, limits: Limits) -> Result<()> {
-        self.modify(qp, ib::ibv_qp_state::IBV_QPS_RTR)?;
-        self.modify(qp, ib::ibv_qp_state::IBV_QPS_RTS)?;
-        let mut param = limits.param(qp);
-        // SAFETY: The identifier exists, and is of a request; the parameters are copied.
-        let ret = unsafe { ib::rdma_accept(self.id.as_ptr(), &mut param) };
-        check("rdma_accept", ret)
     }
 
     fn hang_up(&self) -> Result<()> {
@@ -350,34 +325,6 @@ impl Listener {
                 .src_sin
                 .sin_port
         })
-    }
-
-    /// Accepts a connection for each of the queue pairs, which are in the state Init, in their order.
-    /// The next request may come before the last word of the handshake before it.
-    pub fn accept_all(
-        &self,
-        qps: &[QueuePair],
-        limits: Limits,
-        timeout: Duration,
-    ) -> Result<Vec<Id>> {
-        use ib::rdma_cm_event_type as event;
-        let call = "waiting for a connection";
-        let (mut ids, mut established) = (Vec::new(), 0);
-        while established < qps.len() {
-            let next = self.0.channel.next(call, timeout)?;
-            let (got, status, id) = next.ok_or(Error::new(call, libc::ETIMEDOUT))?;
-            if got != event::RDMA_CM_EVENT_CONNECT_REQUEST {
-                expected(got, event::RDMA_CM_EVENT_ESTABLISHED, status, call)?;
-                established += 1;
-                continue;
-            }
-            let id = self.request(call, id)?;
-            if let Some(qp) = qps.get(ids.len()) {
-                id.begin_accept(qp, limits)?;
-                ids.push(id);
-            }
-        }
-        Ok(ids)
     }
 
     /// Takes the identifier of a request, which its event brought.

@@ -8,21 +8,17 @@ use super::qp::{Alone, Connected, Maker, Prepared, Sink};
 use super::wire::{EndAddress, QpAddress};
 use anyhow::{ensure, Context, Result};
 use rust_ulp as ulp;
-use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
 use rust_ulp::wr::Recv;
 use rust_ulp::{
     Access, Buffer, Completion, Cq, Device, DeviceBatch, Endpoint, Gid, Grant, LocalSlice, Mtu,
     RemoteSlice, Srq,
 };
-use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The interval at which a thread that waits checks whether the run is over.
 const SLICE: Duration = Duration::from_millis(250);
-/// The requests for connections that a listener keeps. The peer makes one at a time.
-const BACKLOG: u32 = 16;
 
 pub struct CallEnd {
     device: Device,
@@ -33,12 +29,7 @@ pub struct CallEnd {
     srq: Option<Srq>,
     prepared: Vec<Prepared>,
     qps: Vec<Connected>,
-    listener: Option<Listener>,
-    /// What keeps queue pairs connected that the connection manager has connected.
-    connections: Vec<Connection>,
     remote: Option<RemoteSlice>,
-    /// The address to connect from.
-    source: Option<IpAddr>,
     control: Arc<Control>,
     /// Memory for completions.
     reaped: [Completion; 32],
@@ -102,11 +93,6 @@ impl CallEnd {
             Ok(remote.slice(op.remote..op.remote.saturating_add(op.len.into()))?)
         };
         qp.push(sink, op, self.local(op)?, remote)
-    }
-
-    fn connected(&mut self, connection: Connection) {
-        self.qps.push(Connected::Rc(connection.qp().clone()));
-        self.connections.push(connection);
     }
 
     pub fn batch(&self, ops: &[Op]) -> Result<DeviceBatch<'_>> {
@@ -184,10 +170,7 @@ impl End for CallEnd {
             srq,
             prepared,
             qps: Vec::new(),
-            listener: None,
-            connections: Vec::new(),
             remote: None,
-            source: plan.device.source,
             control: plan.control.clone(),
             reaped: [Completion::EMPTY; 32],
         })
@@ -226,39 +209,6 @@ impl End for CallEnd {
                 .lid(peer.lid)
                 .rd_atomic(peer.rd_atomic.0, peer.rd_atomic.1);
             self.qps.push(qp.connect(end)?);
-        }
-        Ok(())
-    }
-
-    fn listen(&mut self, ip: IpAddr) -> Result<u16> {
-        let addr = SocketAddr::new(ip, 0);
-        let listener = Listener::bind(&self.device, addr, BACKLOG)?;
-        let port = listener.local_addr().port();
-        self.listener = Some(listener);
-        Ok(port)
-    }
-
-    fn accept(&mut self) -> Result<()> {
-        let listener = self.listener.take().context("the end does not listen")?;
-        let timeout = self.control.timeout;
-        let options = AcceptOptions::new().timeout(timeout);
-        for qp in std::mem::take(&mut self.prepared) {
-            let request = listener.next_request(timeout)?;
-            let accepted = request.accept(qp.reliable()?, &options);
-            self.connected(accepted.map_err(ulp::Error::from)?);
-        }
-        Ok(())
-    }
-
-    fn dial(&mut self, addr: SocketAddr) -> Result<()> {
-        let mut options = ConnectOptions::new().timeout(self.control.timeout);
-        if let Some(ip) = self.source {
-            options = options.source(SocketAddr::new(ip, 0));
-        }
-        for qp in std::mem::take(&mut self.prepared) {
-            let connected = qp.reliable()?.connect_cm(addr, &options);
-            let connected = connected.map_err(ulp::Error::from);
-            self.connected(connected.with_context(|| format!("connecting to {addr}"))?);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::stats::{Latencies, Row, Throughput};
 use super::uring::UringEnd;
 #[cfg(feature = "verbs")]
 use super::verbs::VerbsEnd;
-use super::wire::{EndAddress, Message, Wire, MAGIC};
+use super::wire::{Message, Wire, MAGIC};
 use super::{connect, register};
 use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
@@ -182,11 +182,8 @@ fn row<E: End>(
     }
     wire.send(&Message::Row {
         size,
-        ends: ends.iter().map(|end| EndAddress::of(config, end)).collect(),
+        ends: ends.iter().map(End::address).collect(),
     })?;
-    if config.rdma_cm {
-        dial_all(&mut ends, wire)?;
-    }
     let theirs = match wire.receive()? {
         Message::Ready { ends } => ends,
         other => bail!("the server said {other:?}"),
@@ -197,7 +194,7 @@ fn row<E: End>(
         theirs.len()
     );
     for (end, peer) in ends.iter_mut().zip(&theirs) {
-        peer.fits(config, layout.bytes())?;
+        peer.check(config.qps, layout.bytes())?;
         end.connect(peer)?;
     }
     wire.send(&Message::Start)?;
@@ -214,24 +211,6 @@ fn row<E: End>(
         }
         other => bail!("the server said {other:?}"),
     }
-}
-
-/// Connects the queue pairs of all ends by the connection manager.
-fn dial_all<E: End>(ends: &mut [E], wire: &mut Wire) -> Result<()> {
-    let ports = match wire.receive()? {
-        Message::Ports { ports } => ports,
-        other => bail!("the server said {other:?}"),
-    };
-    ensure!(
-        ports.len() == ends.len(),
-        "the server has {} ports",
-        ports.len()
-    );
-    let ip = wire.peer_addr()?.ip().to_canonical();
-    for (end, port) in ends.iter_mut().zip(ports) {
-        end.dial(SocketAddr::new(ip, port))?;
-    }
-    Ok(())
 }
 
 /// Runs the threads, and reads the messages of the server meanwhile.

@@ -212,9 +212,6 @@ pub struct Config {
     pub metric: Metric,
     #[serde(default)]
     pub transport: Transport,
-    /// Whether the RDMA connection manager connects the queue pairs.
-    #[serde(default)]
-    pub rdma_cm: bool,
     pub backend: Backend,
     /// The back end of the server.
     pub peer_backend: Backend,
@@ -339,7 +336,6 @@ impl Config {
         }
         self.check_transport()?;
         self.check_limits()?;
-        self.check_connection_manager()?;
         if self.metric == Metric::Latency && self.qps != 1 && self.list_test() {
             bail!("latency is measured on one queue pair (-q) per thread");
         }
@@ -412,23 +408,6 @@ impl Config {
             if self.metric == Metric::Latency {
                 bail!("a latency has no rate: --rate_limit is for bandwidth and rate");
             }
-        }
-        Ok(())
-    }
-
-    /// Checks what the connection manager leaves to the route.
-    fn check_connection_manager(&self) -> Result<()> {
-        let route = self.mtu.is_none() && self.sl == 0 && self.traffic_class == 0;
-        if self.rdma_cm && (self.transport != Transport::Rc || !self.list_test()) {
-            bail!("the connection manager (-R) connects queue pairs of type RC (-c)");
-        }
-        if self.rdma_cm && self.qp_timeout != QP_TIMEOUT {
-            bail!("with -R the connection manager has the timeout of queue pairs (-u)");
-        }
-        if self.rdma_cm && !route {
-            bail!(
-                "with -R the route has MTU (-m), service level (-S) and traffic class (--tclass)"
-            );
         }
         Ok(())
     }
@@ -574,7 +553,6 @@ pub mod tests {
             test: Test::Write,
             metric: Metric::Rate,
             transport: Transport::Rc,
-            rdma_cm: false,
             backend: Backend::Call,
             peer_backend: Backend::Verbs,
             mode: Mode::Event,
@@ -681,9 +659,6 @@ pub mod tests {
             |c| c.timeout_ms = 0,
             |c| c.timeout_ms = u64::MAX,
             |c| c.test = Test::FetchAdd,
-            |c| (c.rdma_cm, c.transport, c.verify) = (true, Transport::Uc, false),
-            |c| (c.rdma_cm, c.test) = (true, Test::Connect),
-            |c| (c.rdma_cm, c.sl) = (true, 1),
             |c| c.metric = Metric::Latency,
             |c| (c.qps, c.depth) = (256, 8192),
             |c| (c.qps, c.sizes) = (16, vec![MAX_SIZE]),
@@ -696,7 +671,6 @@ pub mod tests {
             |c| c.outs = Some(1),
             |c| (c.test, c.outs) = (Test::Read, Some(0)),
             |c| c.qp_timeout = 32,
-            |c| (c.rdma_cm, c.qp_timeout) = (true, 10),
             |c| c.srq = true,
             |c| (c.test, c.srq, c.peer_backend) = (Test::Send, true, Backend::Uring),
             |c| c.rate_limit = limit(0.0),

@@ -99,10 +99,14 @@ fn ours(
     target: Target,
     timeout: Duration,
 ) -> Result<impl FnMut() -> Result<Times>> {
+    let source = device.source;
     let (device, _) = call::open(device)?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(4)?);
     let remote = rust_ulp::RemoteSlice::new(target.end.addr, target.end.len, target.end.rkey)?;
-    let options = ConnectOptions::new().timeout(timeout);
+    let mut options = ConnectOptions::new().timeout(timeout);
+    if let Some(ip) = source {
+        options = options.source(SocketAddr::new(ip, 0));
+    }
     Ok(move || {
         let start = Instant::now();
         let buffer = pd.alloc_buffer(BUFFER)?;

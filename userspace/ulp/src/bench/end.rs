@@ -11,7 +11,7 @@ use super::wire::EndAddress;
 use anyhow::{bail, Result};
 use rust_ulp::Device;
 use std::cell::OnceCell;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -181,18 +181,8 @@ pub trait End: Send + Sized {
     /// Returns the address that the other side needs.
     fn address(&self) -> EndAddress;
 
-    /// Connects its queue pairs to the peer's, one by one, unless the connection manager has
-    /// connected them. Called once.
+    /// Connects its queue pairs to the peer's, one by one. Called once.
     fn connect(&mut self, peer: &EndAddress) -> Result<()>;
-
-    /// Listens for a peer that uses the connection manager, and returns the port.
-    fn listen(&mut self, ip: IpAddr) -> Result<u16>;
-
-    /// Accepts a connection for each queue pair, in their order, after [`Self::listen`].
-    fn accept(&mut self) -> Result<()>;
-
-    /// Connects its queue pairs to a peer that listens, in their order.
-    fn dial(&mut self, addr: SocketAddr) -> Result<()>;
 
     /// Posts requests. Before [`Self::connect`] these can only be receives.
     fn post(&mut self, ops: &[Op]) -> Result<()>;

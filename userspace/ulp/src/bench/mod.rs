@@ -182,6 +182,9 @@ struct Common {
     /// Deadline of each step, in seconds or with a unit.
     #[arg(long, value_name = "TIME", default_value = "30", value_parser = duration)]
     timeout: Duration,
+    /// Address of this host to connect from [default: that of the route]
+    #[arg(long = "bind_source_ip", value_name = "ADDRESS")]
+    bind_source_ip: Option<IpAddr>,
     #[command(flatten)]
     format: FormatArgs,
     /// Also write the results as JSON to this file.
@@ -211,9 +214,6 @@ struct Measure {
     /// Requests per post, over all queue pairs of a thread [default: bandwidth: 16; rate: 64]
     #[arg(short = 'l', long, value_name = "N")]
     post_list: Option<u32>,
-    /// Connect the queue pairs by the RDMA connection manager
-    #[arg(short = 'R', long)]
-    rdma_cm: bool,
     /// Transport of the queue pairs: RC, UC (write and send) or UD (send)
     #[arg(short, long, value_enum, value_name = "TYPE", default_value_t = Transport::Rc, ignore_case = true)]
     connection: Transport,
@@ -273,9 +273,6 @@ struct Measure {
     /// Unit of --rate_limit: Gbit/s (g), MiB/s (M), messages per second (p).
     #[arg(long = "rate_units", value_enum, default_value_t = RateUnit::Gbit)]
     rate_units: RateUnit,
-    /// Address of this host to connect from [default: that of the route]
-    #[arg(long = "bind_source_ip", value_name = "ADDRESS")]
-    bind_source_ip: Option<IpAddr>,
     /// Repeat the measurement until Ctrl-C, and print its results after each duration (-D).
     #[arg(long = "run_infinitely", requires = "duration", conflicts_with_all = ["min_rate", "output"])]
     run_infinitely: bool,
@@ -295,6 +292,13 @@ struct Measure {
 }
 
 impl Common {
+    fn options(&self) -> DeviceOptions {
+        DeviceOptions {
+            source: self.bind_source_ip,
+            ..self.device.options()
+        }
+    }
+
     fn config(&self, test: Test, metric: Metric) -> Config {
         let default = match test {
             Test::Connect => 200,
@@ -313,7 +317,6 @@ impl Common {
             test,
             metric,
             transport: Transport::Rc,
-            rdma_cm: false,
             backend: self.backend,
             peer_backend: self.backend,
             mode: if self.events { Mode::Event } else { Mode::Poll },
@@ -346,16 +349,12 @@ impl Common {
 
 impl Measure {
     fn run(&self, test: Test) -> Result<ExitCode> {
-        let device = DeviceOptions {
-            source: self.bind_source_ip,
-            ..self.common.device.options()
-        };
         let ends = Ends {
             min_rate: self.min_rate,
             gbits: self.report_gbits,
             forever: self.run_infinitely,
         };
-        measure(&self.common, &self.config(test), &self.host, &device, &ends)
+        measure(&self.common, &self.config(test), &self.host, &ends)
     }
 
     fn sizes(&self, test: Test) -> Vec<u32> {
@@ -386,7 +385,6 @@ impl Measure {
             busy_poll_us: self.busy_poll,
             sqpoll: self.sqpoll,
             transport: self.connection,
-            rdma_cm: self.rdma_cm,
             sizes: self.sizes(test),
             depth: self.tx_depth,
             rx_depth: self.rx_depth,
@@ -446,14 +444,12 @@ impl Bench {
             }
             Command::Connect { host, common } => {
                 let config = common.config(Test::Connect, Metric::Latency);
-                let device = common.device.options();
-                measure(&common, &config, &host, &device, &Ends::default())
+                measure(&common, &config, &host, &Ends::default())
             }
             Command::Register { size, common } => {
                 let mut config = common.config(Test::Register, Metric::Latency);
                 config.sizes = size.unwrap_or_else(|| vec![4096, 65_536, 1 << 20]);
-                let device = common.device.options();
-                measure(&common, &config, "", &device, &Ends::default())
+                measure(&common, &config, "", &Ends::default())
             }
             Command::Study {
                 host,
@@ -495,8 +491,7 @@ fn study(common: &Common, repeat: u32, host: &str) -> Result<ExitCode> {
     base.check().map_err(|error| Usage(causes(&error)))?;
     let stop = interrupts()?;
     let host = address(host, common.device.port);
-    let options = common.device.options();
-    let study = study::run(&base, repeat, &options, &host, &stop)?;
+    let study = study::run(&base, repeat, &common.options(), &host, &stop)?;
     common.format.print(&study, || study.text())?;
     if let Some(path) = &common.output {
         let text = serde_json::to_string_pretty(&output::versioned(&study))?;
@@ -520,13 +515,7 @@ struct Ends {
 }
 
 /// Measures, and prints the rows.
-fn measure(
-    common: &Common,
-    config: &Config,
-    host: &str,
-    device: &DeviceOptions,
-    ends: &Ends,
-) -> Result<ExitCode> {
+fn measure(common: &Common, config: &Config, host: &str, ends: &Ends) -> Result<ExitCode> {
     config.check().map_err(|error| Usage(causes(&error)))?;
     if ends.min_rate.is_some() && config.metric == Metric::Latency {
         let what = "a latency has no rate: --min-rate is for bandwidth and rate";
@@ -535,7 +524,7 @@ fn measure(
     let stop = interrupts()?;
     let host = address(host, common.device.port);
     loop {
-        let outcome = client::run(config, device, &host, &stop);
+        let outcome = client::run(config, &common.options(), &host, &stop);
         let interrupted = stop.load(Ordering::Relaxed);
         let report = Report {
             version: VERSION,

@@ -199,15 +199,6 @@ impl Prepared {
         }
     }
 
-    /// Returns the queue pair if it is a reliable one, which the connection manager connects.
-    pub fn reliable(self) -> Result<PreparedQp<Rc>> {
-        match self {
-            Self::Rc(qp) => Ok(qp),
-            // Config::check() leaves these out.
-            Self::Uc(_) | Self::Ud(_) => bail!("the connection manager connects RC only"),
-        }
-    }
-
     pub fn connect(self, peer: Endpoint) -> ulp::error::Result<Connected> {
         Ok(match self {
             Self::Rc(qp) => Connected::Rc(qp.connect(peer)?),

@@ -128,7 +128,7 @@ fn row<E: End>(
     let control = Control::new(stop, config.timeout());
     let layout = Layout::new(config, size);
     for end in theirs {
-        end.fits(config, layout.bytes())?;
+        end.check(config.qps, layout.bytes())?;
     }
     let plan = Plan {
         device,
@@ -150,10 +150,7 @@ fn row<E: End>(
         loops::prepare(&task(thread), &mut end)?;
         ends.push(end);
     }
-    let addresses = ends.iter().map(|end| EndAddress::of(config, end)).collect();
-    if config.rdma_cm {
-        accept_all(&mut ends, wire)?;
-    }
+    let addresses = ends.iter().map(End::address).collect();
     for (end, peer) in ends.iter_mut().zip(theirs) {
         end.connect(peer)?;
     }
@@ -170,15 +167,6 @@ fn row<E: End>(
     let received = served.iter().map(|served| served.received.as_ref());
     let lost = loops::lost(config, &sent, received)?;
     wire.send(&Message::Done { verified, lost })
-}
-
-/// Accepts the connections of all ends, at the address at which the client has connected.
-fn accept_all<E: End>(ends: &mut [E], wire: &mut Wire) -> Result<()> {
-    let ip = wire.local_addr()?.ip().to_canonical();
-    let ports = ends.iter_mut().map(|end| end.listen(ip));
-    let ports = ports.collect::<Result<_>>()?;
-    wire.send(&Message::Ports { ports })?;
-    ends.iter_mut().try_for_each(End::accept)
 }
 
 /// Runs the threads until the client is done.

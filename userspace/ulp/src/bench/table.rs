@@ -56,9 +56,6 @@ pub fn render(report: &Report, gbits: bool) -> String {
     if config.is_lossy() {
         title += &format!(", {}", config.transport);
     }
-    if config.rdma_cm {
-        title += ", by the connection manager";
-    }
     title += match config.mode {
         super::config::Mode::Poll => ", polling",
         super::config::Mode::Event => ", by events",

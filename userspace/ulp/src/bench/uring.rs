@@ -19,7 +19,6 @@ use rust_ulp as ulp;
 use rust_ulp::cq::CqEventFd;
 use rust_ulp::uring::{Cqe, Ring};
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -295,18 +294,6 @@ impl End for UringEnd {
 
     fn connect(&mut self, peer: &EndAddress) -> Result<()> {
         self.end.connect(peer)
-    }
-
-    fn listen(&mut self, ip: IpAddr) -> Result<u16> {
-        self.end.listen(ip)
-    }
-
-    fn accept(&mut self) -> Result<()> {
-        self.end.accept()
-    }
-
-    fn dial(&mut self, addr: SocketAddr) -> Result<()> {
-        self.end.dial(addr)
     }
 
     fn post(&mut self, ops: &[Op]) -> Result<()> {

@@ -3,7 +3,6 @@
 //! The messages between client and server. The receiver checks numbers before it acts.
 
 use super::config::Config;
-use super::end::End;
 use super::machine::Machine;
 use crate::wire;
 use anyhow::{bail, ensure, Context, Result};
@@ -41,22 +40,8 @@ pub struct EndAddress {
 }
 
 impl EndAddress {
-    /// Returns the address of an end, without queue pairs that the connection manager connects.
-    pub fn of<E: End>(config: &Config, end: &E) -> Self {
-        let mut address = end.address();
-        if config.rdma_cm {
-            address.qps.clear();
-        }
-        address
-    }
-
-    /// Checks that the end fits the configuration.
-    pub fn fits(&self, config: &Config, bytes: u64) -> Result<()> {
-        let qps = if config.rdma_cm { 0 } else { config.qps };
-        self.check(qps, bytes)
-    }
-
-    fn check(&self, qps: u32, bytes: u64) -> Result<()> {
+    /// Checks that the end has so many queue pairs and bytes.
+    pub fn check(&self, qps: u32, bytes: u64) -> Result<()> {
         ensure!(
             self.qps.len() == qps as usize,
             "the peer has {} queue pairs, not {qps}",
@@ -92,8 +77,6 @@ pub enum Message {
     Welcome { version: u32, machine: Box<Machine> },
     /// Client: the next row, with its ends, one per thread. They accept receives already.
     Row { size: u32, ends: Vec<EndAddress> },
-    /// Server: the ports of its ends, which accept a connection for each queue pair.
-    Ports { ports: Vec<u16> },
     /// Server: its own ends, connected.
     Ready { ends: Vec<EndAddress> },
     /// Server: the port that accepts connections, in place of `Ready`.
@@ -133,10 +116,6 @@ impl Wire {
 
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         Ok(self.tcp.peer_addr()?)
-    }
-
-    pub fn local_addr(&self) -> Result<SocketAddr> {
-        Ok(self.tcp.local_addr()?)
     }
 
     pub fn send(&mut self, message: &Message) -> Result<()> {

@@ -21,12 +21,13 @@ pub fn client(
     let cq = VerbsCq::new(&chosen.context, 16)?;
     let channel = cm::Channel::new()?;
     let remote = (target.end.addr, target.end.rkey);
+    let source = device.source;
     Ok(move || {
         let start = Instant::now();
         let memory = Memory::new(&chosen.context, BUFFER)?;
         let made = start.elapsed();
         let mut id = cm::Id::new(&channel)?;
-        id.resolve_addr(None, target.addr, timeout)?;
+        id.resolve_addr(source, target.addr, timeout)?;
         id.resolve_route(timeout)?;
         id.create_qp(&memory, &cq)?;
         id.connect(timeout)?;

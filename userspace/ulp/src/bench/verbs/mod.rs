@@ -15,12 +15,11 @@ use anyhow::{bail, ensure, Context as _, Result};
 use rust_ulp::Gid;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use ulp_verbs::{cm, Context, Memory, Peer, QueuePair, Request, Requests, Srq, VerbsCq};
+use ulp_verbs::{Context, Memory, Peer, QueuePair, Request, Requests, Srq, VerbsCq};
 
 /// A device, with the port and the GID of its queue pairs.
 pub struct Chosen {
@@ -167,8 +166,6 @@ pub struct VerbsEnd {
     chosen: Chosen,
     memory: Arc<Memory>,
     srq: Option<Arc<Srq>>,
-    /// The address to connect from.
-    source: Option<IpAddr>,
     send_cq: Arc<VerbsCq>,
     recv_cq: Arc<VerbsCq>,
     /// Completions that were polled and not yet reaped.
@@ -176,9 +173,6 @@ pub struct VerbsEnd {
     received: VecDeque<ulp_verbs::Done>,
     room: Requests,
     remote: Option<(u64, u64, u32)>,
-    listener: Option<cm::Listener>,
-    /// What keeps queue pairs connected that librdmacm has connected.
-    ids: Vec<cm::Id>,
     control: Arc<Control>,
 }
 
@@ -223,15 +217,6 @@ impl VerbsEnd {
             signaled: op.signaled,
             inline: op.inline,
         })
-    }
-
-    /// Returns the limits of a connection by librdmacm, with retries for ever of what finds no
-    /// receive.
-    fn cm_limits(&self) -> cm::Limits {
-        cm::Limits {
-            rd_atomic: self.limits.0,
-            rnr_retry: 7,
-        }
     }
 
     /// Polls once, and returns the number of completions to reap.
@@ -300,15 +285,12 @@ impl End for VerbsEnd {
             chosen,
             memory,
             srq,
-            source: plan.device.source,
             send_cq,
             recv_cq,
             sent: VecDeque::with_capacity(1024),
             received: VecDeque::with_capacity(1024),
             room: Requests::default(),
             remote: None,
-            listener: None,
-            ids: Vec::new(),
             control: plan.control.clone(),
         })
     }
@@ -336,9 +318,6 @@ impl End for VerbsEnd {
 
     fn connect(&mut self, peer: &EndAddress) -> Result<()> {
         self.remote = Some((peer.addr, peer.len, peer.rkey));
-        if !self.ids.is_empty() {
-            return Ok(());
-        }
         ensure!(
             peer.qps.len() == self.qps.len(),
             "the peer has another number of queue pairs"
@@ -358,33 +337,6 @@ impl End for VerbsEnd {
                 timeout: self.limits.1,
             };
             qp.connect(chosen.port, chosen.gid_index, *psn, &peer)?;
-        }
-        Ok(())
-    }
-
-    fn listen(&mut self, ip: IpAddr) -> Result<u16> {
-        let listener = cm::Listener::bind(SocketAddr::new(ip, 0))?;
-        let port = listener.port();
-        self.listener = Some(listener);
-        Ok(port)
-    }
-
-    fn accept(&mut self) -> Result<()> {
-        let listener = self.listener.take().context("the end does not listen")?;
-        let timeout = self.control.timeout;
-        self.ids = listener.accept_all(&self.qps, self.cm_limits(), timeout)?;
-        Ok(())
-    }
-
-    fn dial(&mut self, addr: SocketAddr) -> Result<()> {
-        let timeout = self.control.timeout;
-        for qp in self.qps.iter() {
-            let id = cm::Id::new(&cm::Channel::new()?)?;
-            id.resolve_addr(self.source, addr, timeout)?;
-            id.resolve_route(timeout)?;
-            id.connect_qp(qp, self.cm_limits(), timeout)
-                .with_context(|| format!("connecting to {addr}"))?;
-            self.ids.push(id);
         }
         Ok(())
     }
