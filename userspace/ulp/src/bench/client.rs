@@ -2,15 +2,11 @@
 
 //! The client, which measures.
 
-use super::call::CallEnd;
-use super::config::{Amount, Backend, Config, Layout, Metric, Test, VERSION};
+use super::config::{Amount, Config, Metric, Test, VERSION};
 use super::end::{Aborted, Control, DeviceOptions, End, Plan};
 use super::loops::{self, Measured, Origin, Task};
 use super::machine::Machine;
 use super::stats::{Latencies, Row, Throughput};
-use super::uring::UringEnd;
-#[cfg(feature = "verbs")]
-use super::verbs::VerbsEnd;
 use super::wire::{Message, Wire, MAGIC};
 use super::{connect, register};
 use crate::output::causes;
@@ -19,7 +15,6 @@ use nix::sys::socket::{
     self, sockopt::SendTimeout, AddressFamily, SockFlag, SockType, SockaddrStorage,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
-use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,15 +124,8 @@ fn with_server(
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let row = match config.backend {
-            Backend::Call => row::<CallEnd>(config, device, *size, &mut wire, stop),
-            Backend::Uring => row::<UringEnd>(config, device, *size, &mut wire, stop),
-            #[cfg(feature = "verbs")]
-            Backend::Verbs => row::<VerbsEnd>(config, device, *size, &mut wire, stop),
-            #[cfg(not(feature = "verbs"))]
-            Backend::Verbs => super::without_verbs(),
-        };
-        match row {
+        let wire = &mut wire;
+        match with_end!(config.backend, row(config, device, *size, wire, stop)) {
             Ok(row) => outcome.rows.push(row),
             Err(error) => {
                 let why = causes(&error);
@@ -159,27 +147,9 @@ fn row<E: End>(
     stop: &Arc<AtomicBool>,
 ) -> Result<Row> {
     let control = Control::new(stop, config.timeout());
-    let layout = Layout::new(config, size);
-    let plan = Plan {
-        device,
-        shared: OnceCell::new(),
-        config,
-        layout,
-        control: &control,
-    };
-    let task = |thread: usize| Task {
-        config,
-        layout,
-        control: &control,
-        thread: thread as u64,
-        origin: Origin::Client,
-    };
-    let mut ends = Vec::new();
-    for thread in 0..config.threads as usize {
-        let mut end = E::new(&plan)?;
-        loops::prepare(&task(thread), &mut end)?;
-        ends.push(end);
-    }
+    let plan = Plan::new(device, config, size, &control);
+    let task = Task::new(&plan, Origin::Client);
+    let mut ends: Vec<E> = loops::ends(&plan, task)?;
     wire.send(&Message::Row {
         size,
         ends: ends.iter().map(End::address).collect(),
@@ -194,11 +164,11 @@ fn row<E: End>(
         theirs.len()
     );
     for (end, peer) in ends.iter_mut().zip(&theirs) {
-        peer.check(config.qps, layout.bytes())?;
+        peer.check(config.qps, plan.layout.bytes())?;
         end.connect(peer)?;
     }
     wire.send(&Message::Start)?;
-    let (all, failure) = measure_all(&mut ends, &task, &control, wire);
+    let (all, failure) = measure_all(&mut ends, task, wire);
     if let Some(error) = failure {
         return Err(error);
     }
@@ -216,18 +186,18 @@ fn row<E: End>(
 /// Runs the threads, and reads the messages of the server meanwhile.
 ///
 /// Returns the measurements of the threads, or the first failure that caused the others.
-fn measure_all<'a, E: End>(
+fn measure_all<E: End>(
     ends: &mut [E],
-    task: &(dyn Fn(usize) -> Task<'a> + Sync),
-    control: &Control,
+    task: Task<'_>,
     wire: &mut Wire,
 ) -> (Vec<Measured>, Option<anyhow::Error>) {
+    let control = task.control;
     let (sender, results) = channel();
     // The threads that pass it are released together.
     let gate = Mutex::new(());
     let count = ends.len();
     // Where messages may be lost, the threads end when the server has told of the last ones.
-    let lossy = task(0).config.is_lossy();
+    let lossy = task.config.is_lossy();
     let tick = if lossy { TICK / 10 } else { TICK };
     let mut all = Vec::new();
     let mut failure: Option<anyhow::Error> = None;
@@ -245,7 +215,7 @@ fn measure_all<'a, E: End>(
             let named = std::thread::Builder::new().name("measure".to_owned());
             let spawned = named.spawn_scoped(scope, move || {
                 drop(gate.lock());
-                let _ = sender.send((thread, loops::measure(&task(thread), end)));
+                let _ = sender.send((thread, loops::measure(&task.of(thread), end)));
             });
             if let Err(error) = spawned {
                 let _ = failed.send((thread, Err(error.into())));

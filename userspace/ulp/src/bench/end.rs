@@ -173,6 +173,24 @@ pub struct Plan<'a> {
     pub control: &'a Arc<Control>,
 }
 
+impl<'a> Plan<'a> {
+    /// Plans the ends of a row.
+    pub fn new(
+        device: &'a DeviceOptions,
+        config: &'a Config,
+        size: u32,
+        control: &'a Arc<Control>,
+    ) -> Self {
+        Self {
+            device,
+            shared: OnceCell::new(),
+            config,
+            layout: Layout::new(config, size),
+            control,
+        }
+    }
+}
+
 /// One end: [`super::call::CallEnd`], [`super::uring::UringEnd`], [`super::verbs::VerbsEnd`].
 pub trait End: Send + Sized {
     /// Creates all objects, up to queue pairs that accept receives.

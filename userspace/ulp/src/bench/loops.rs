@@ -21,7 +21,7 @@
 //! repeats the last message until the server has it, and the server counts what arrived.
 
 use super::config::{Amount, Config, Layout, Metric, Mode, Test, Transport};
-use super::end::{Control, Done, End, Kind, Op, Queue};
+use super::end::{Control, Done, End, Kind, Op, Plan, Queue};
 use super::stats::Latencies;
 use anyhow::{bail, ensure, Context, Result};
 use std::sync::atomic::Ordering;
@@ -148,10 +148,9 @@ struct Scratch {
 
 impl Scratch {
     fn new(task: &Task<'_>) -> Self {
-        let size = if task.config.verify {
-            task.layout.size as usize
-        } else {
-            0
+        let size = match task.config.verify {
+            true => task.layout.size as usize,
+            false => 0,
         };
         Self {
             want: vec![0; size],
@@ -159,30 +158,28 @@ impl Scratch {
         }
     }
 
-    /// Stores a message at the place that it is sent from.
+    /// Stores a message of this end at the place that it is sent from.
     fn fill<E: End>(
         &mut self,
         task: &Task<'_>,
         end: &E,
-        from: Origin,
         (qp, number): (u64, u64),
         at: u64,
     ) -> Result<()> {
-        contents(task, from, qp, number, &mut self.want);
+        contents(task, task.origin, qp, number, &mut self.want);
         end.write(at, &self.want)
     }
 
-    /// Verifies a message that arrived, apart from its last `but` bytes.
+    /// Verifies a message of the peer, apart from its last `but` bytes.
     fn verify<E: End>(
         &mut self,
         task: &Task<'_>,
         end: &E,
-        from: Origin,
         (qp, number): (u64, u64),
         at: u64,
         but: usize,
     ) -> Result<()> {
-        contents(task, from, qp, number, &mut self.want);
+        contents(task, task.origin.other(), qp, number, &mut self.want);
         end.read(at, &mut self.got)?;
         let len = self.want.len().saturating_sub(but);
         let pairs = self.want.iter().zip(&self.got).take(len);
@@ -198,7 +195,24 @@ impl Scratch {
     }
 }
 
-impl Task<'_> {
+impl<'a> Task<'a> {
+    /// Returns the state of the first thread of an end.
+    pub fn new(plan: &Plan<'a>, origin: Origin) -> Self {
+        Self {
+            config: plan.config,
+            layout: plan.layout,
+            control: plan.control,
+            thread: 0,
+            origin,
+        }
+    }
+
+    /// Returns the state of another thread.
+    pub fn of(self, thread: usize) -> Self {
+        let thread = thread as u64;
+        Self { thread, ..self }
+    }
+
     fn inline(&self) -> bool {
         self.layout.size <= self.config.inline
     }
@@ -240,15 +254,24 @@ impl Task<'_> {
     }
 }
 
+/// Creates the ends of all threads, which accept receives.
+pub fn ends<E: End>(plan: &Plan<'_>, task: Task<'_>) -> Result<Vec<E>> {
+    let ends = (0..plan.config.threads as usize).map(|thread| {
+        let mut end = E::new(plan)?;
+        prepare(&task.of(thread), &mut end)?;
+        Ok(end)
+    });
+    ends.collect()
+}
+
 /// Posts receives and stores the data of reads, before the ends are connected.
-pub fn prepare<E: End>(task: &Task<'_>, end: &mut E) -> Result<()> {
+fn prepare<E: End>(task: &Task<'_>, end: &mut E) -> Result<()> {
     let layout = &task.layout;
-    let is_target = task.origin == Origin::Server;
-    if task.by_receives() && (is_target || task.is_latency()) {
-        let receives = if task.is_latency() {
-            2
-        } else {
-            layout.rx_depth(task.config)
+    let is_server = task.origin == Origin::Server;
+    if task.by_receives() && (is_server || task.is_latency()) {
+        let receives = match task.is_latency() {
+            true => 2,
+            false => layout.rx_depth(task.config),
         };
         let queues = if task.config.srq { 1 } else { task.config.qps };
         for qp in 0..queues.into() {
@@ -257,11 +280,11 @@ pub fn prepare<E: End>(task: &Task<'_>, end: &mut E) -> Result<()> {
             }
         }
     }
-    if is_target && task.config.verify && task.config.test == Test::Read {
+    if is_server && task.config.verify && task.config.test == Test::Read {
         let mut scratch = Scratch::new(task);
         for qp in 0..task.config.qps.into() {
             for slot in 0..layout.slots {
-                scratch.fill(task, end, task.origin, (qp, slot), layout.outbox(qp, slot))?;
+                scratch.fill(task, end, (qp, slot), layout.outbox(qp, slot))?;
             }
         }
     }
@@ -318,7 +341,7 @@ pub fn inspect<E: End>(task: &Task<'_>, end: &E, sent: &[u64]) -> Result<u64> {
             Test::Write => {
                 for number in sent.saturating_sub(task.layout.slots)..*sent {
                     let at = task.layout.inbox(qp, number);
-                    scratch.verify(task, end, task.origin.other(), (qp, number), at, 0)?;
+                    scratch.verify(task, end, (qp, number), at, 0)?;
                     verified += 1;
                 }
             }
@@ -362,8 +385,15 @@ pub fn measure<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
         return Flow::new(task).run(end);
     }
     match task.config.test {
-        Test::Write if !task.event() => ping(task, end, WriteSide::new(task)),
-        _ if task.by_receives() => ping(task, end, MessageSide::new(task)),
+        Test::Write if !task.event() => ping(task, end, |side, end, i, last| {
+            let mark = if last { LAST_MARK } else { mark(i) };
+            side.write(end, i, mark)?;
+            side.arrival(end, i, |got| got == mark).map(drop)
+        }),
+        _ if task.by_receives() => ping(task, end, |side, end, i, last| {
+            let ops = side.ops(end, i, last)?;
+            side.exchange(end, i, &ops).map(drop)
+        }),
         _ => one_by_one(task, end),
     }
 }
@@ -373,73 +403,13 @@ fn mark(i: u64) -> u8 {
     (i % 254) as u8 + 1
 }
 
-/// The outstanding requests of a side that posts them one by one.
-struct Outstanding {
-    signaled: u64,
-    every: u64,
-    depth: u64,
-    done: Vec<Done>,
-}
-
-impl Outstanding {
-    fn new(config: &Config) -> Self {
-        Self {
-            signaled: 0,
-            every: config.cq_mod.into(),
-            depth: config.depth.into(),
-            done: Vec::with_capacity(64),
-        }
-    }
-
-    /// Counts the next request, number `i`, and returns whether it is signaled.
-    fn next(&mut self, i: u64, last: bool) -> bool {
-        let signaled = (i + 1) % self.every == 0 || last;
-        self.signaled += u64::from(signaled);
-        signaled
-    }
-
-    /// Takes the completions.
-    fn reap<E: End>(&mut self, end: &mut E) -> Result<()> {
-        if self.signaled != 0 {
-            self.done.clear();
-            self.signaled -= end.reap(Queue::Send, &mut self.done)? as u64;
-        }
-        Ok(())
-    }
-
-    /// Waits until the next `every` requests fit, or until all are complete.
-    fn make_room<E: End>(&mut self, task: &Task<'_>, end: &mut E, all: bool) -> Result<()> {
-        loop {
-            self.reap(end)?;
-            let full = (self.signaled + 1) * self.every > self.depth;
-            if !(self.signaled != 0 && (all || full)) {
-                return Ok(());
-            }
-            if task.event() {
-                end.post_and_wait(&[], Queue::Send, 1)?;
-            } else {
-                task.control.spin("the end of what was posted", || {
-                    self.done.clear();
-                    let n = end.reap(Queue::Send, &mut self.done)? as u64;
-                    self.signaled -= n;
-                    Ok(n != 0)
-                })?;
-            }
-        }
-    }
-}
-
-/// A side of an exchange, one message at a time.
-trait Side {
-    /// Sends message number `i`, and waits for the peer's answer to it.
-    fn round<E: End>(&mut self, task: &Task<'_>, end: &mut E, i: u64, last: bool) -> Result<()>;
-
-    /// Returns its own requests.
-    fn outstanding(&mut self) -> &mut Outstanding;
-}
-
-/// Repeats sending a message and waiting for the answer.
-fn ping<S: Side, E: End>(task: &Task<'_>, end: &mut E, mut side: S) -> Result<Measured> {
+/// Repeats `round`, which sends a message and waits for the answer.
+fn ping<E: End>(
+    task: &Task<'_>,
+    end: &mut E,
+    mut round: impl FnMut(&mut Side<'_>, &mut E, u64, bool) -> Result<()>,
+) -> Result<Measured> {
+    let mut side = Side::new(task);
     let mut latencies = Latencies::new()?;
     let mut limit = Limit::new(task.config);
     let began = Instant::now();
@@ -447,8 +417,8 @@ fn ping<S: Side, E: End>(task: &Task<'_>, end: &mut E, mut side: S) -> Result<Me
     let mut i = 0;
     loop {
         let last = limit.is_last(i, posted, task.control);
-        side.round(task, end, i, last)?;
-        side.outstanding().make_room(task, end, false)?;
+        round(&mut side, end, i, last)?;
+        side.make_room(end, false)?;
         let now = Instant::now();
         if i >= task.config.warmup {
             latencies.record(now.duration_since(posted) / 2);
@@ -459,68 +429,123 @@ fn ping<S: Side, E: End>(task: &Task<'_>, end: &mut E, mut side: S) -> Result<Me
             break;
         }
     }
-    side.outstanding().make_room(task, end, true)?;
+    side.make_room(end, true)?;
     Ok(of_latencies(task, latencies, i, began.elapsed()))
 }
 
 fn write_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
-    let mut side = WriteSide::new(task);
+    let mut side = Side::new(task);
     for i in 0.. {
         let want = mark(i);
-        let got = side.arrival(task, end, i, |got| got == want || got == LAST_MARK)?;
-        side.write(task, end, i, got)?;
-        side.outstanding.make_room(task, end, false)?;
+        let got = side.arrival(end, i, |got| got == want || got == LAST_MARK)?;
+        side.write(end, i, got)?;
+        side.make_room(end, false)?;
         if got == LAST_MARK {
-            side.outstanding.make_room(task, end, true)?;
+            side.make_room(end, true)?;
             return Ok(side.verified);
         }
     }
     Ok(0)
 }
 
-/// A side of an exchange of writes, which polls the last byte of its own buffer.
-///
-/// One slot is enough.
-struct WriteSide {
-    from: Origin,
-    to: Origin,
+fn message_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
+    let mut side = Side::new(task);
+    let mut last = side.exchange(end, 0, &[])?;
+    for i in 0.. {
+        let ops = side.ops(end, i, last)?;
+        if last {
+            end.post(&ops)?;
+            side.make_room(end, true)?;
+            return Ok(side.verified);
+        }
+        // One call posts the answer and sleeps until the next message.
+        last = side.exchange(end, i + 1, &ops)?;
+        side.make_room(end, false)?;
+    }
+    Ok(0)
+}
+
+/// A side of an exchange, one message at a time.
+struct Side<'a> {
+    task: &'a Task<'a>,
     scratch: Scratch,
-    outstanding: Outstanding,
+    /// Outstanding signaled requests.
+    signaled: u64,
+    done: Vec<Done>,
     verified: u64,
 }
 
-impl WriteSide {
-    fn new(task: &Task<'_>) -> Self {
+impl<'a> Side<'a> {
+    fn new(task: &'a Task<'a>) -> Self {
         Self {
-            from: task.origin,
-            to: task.origin.other(),
+            task,
             scratch: Scratch::new(task),
-            outstanding: Outstanding::new(task.config),
+            signaled: 0,
+            done: Vec::with_capacity(64),
             verified: 0,
         }
     }
 
-    fn write<E: End>(&mut self, task: &Task<'_>, end: &mut E, i: u64, mark: u8) -> Result<()> {
-        let layout = &task.layout;
+    /// Counts the next request, number `i`, and returns whether it is signaled.
+    fn is_signaled(&mut self, i: u64, last: bool) -> bool {
+        let signaled = (i + 1) % u64::from(self.task.config.cq_mod) == 0 || last;
+        self.signaled += u64::from(signaled);
+        signaled
+    }
+
+    /// Takes the completions of its own requests, and returns whether there were any.
+    fn reap<E: End>(&mut self, end: &mut E) -> Result<bool> {
+        if self.signaled == 0 {
+            return Ok(false);
+        }
+        self.done.clear();
+        let n = end.reap(Queue::Send, &mut self.done)? as u64;
+        self.signaled -= n;
+        Ok(n != 0)
+    }
+
+    /// Waits until the requests up to the next signaled one fit, or until all are complete.
+    fn make_room<E: End>(&mut self, end: &mut E, all: bool) -> Result<()> {
+        let (task, config) = (self.task, self.task.config);
+        let (every, depth) = (u64::from(config.cq_mod), u64::from(config.depth));
+        loop {
+            self.reap(end)?;
+            let full = (self.signaled + 1) * every > depth;
+            if !(self.signaled != 0 && (all || full)) {
+                return Ok(());
+            }
+            if task.event() {
+                end.post_and_wait(&[], Queue::Send, 1)?;
+            } else {
+                let what = "the end of what was posted";
+                task.control.spin(what, || self.reap(end))?;
+            }
+        }
+    }
+
+    // --- writes, whose last byte the peer polls: one slot is enough
+
+    fn write<E: End>(&mut self, end: &mut E, i: u64, mark: u8) -> Result<()> {
+        let layout = &self.task.layout;
         let (inbox, outbox) = (layout.inbox(0, 0), layout.outbox(0, 0));
-        if task.config.verify {
-            self.scratch.fill(task, end, self.from, (0, i), outbox)?;
+        if self.task.config.verify {
+            self.scratch.fill(self.task, end, (0, i), outbox)?;
         }
         end.store(outbox + u64::from(layout.size) - 1, mark)?;
         let mut op = Op::new(Kind::Write, 0, outbox, inbox, layout.size);
-        op.inline = task.inline();
-        op.signaled = self.outstanding.next(i, mark == LAST_MARK);
+        op.inline = self.task.inline();
+        op.signaled = self.is_signaled(i, mark == LAST_MARK);
         end.post(&[op])
     }
 
     /// Polls until the peer's message arrived, and returns its mark.
     fn arrival<E: End>(
         &mut self,
-        task: &Task<'_>,
         end: &mut E,
         i: u64,
         expected: impl Fn(u8) -> bool,
     ) -> Result<u8> {
+        let task = self.task;
         let inbox = task.layout.inbox(0, 0);
         let at = inbox + u64::from(task.layout.size) - 1;
         let mut got = 0;
@@ -531,7 +556,7 @@ impl WriteSide {
         if task.config.verify {
             // Adapters with relaxed ordering may place the last byte before the others.
             let until = Instant::now() + task.control.timeout;
-            while let Err(wrong) = self.scratch.verify(task, end, self.to, (0, i), inbox, 1) {
+            while let Err(wrong) = self.scratch.verify(task, end, (0, i), inbox, 1) {
                 task.control.check()?;
                 ensure!(Instant::now() < until, wrong);
             }
@@ -539,54 +564,21 @@ impl WriteSide {
         }
         Ok(got)
     }
-}
 
-impl Side for WriteSide {
-    fn round<E: End>(&mut self, task: &Task<'_>, end: &mut E, i: u64, last: bool) -> Result<()> {
-        let mark = if last { LAST_MARK } else { mark(i) };
-        self.write(task, end, i, mark)?;
-        self.arrival(task, end, i, |got| got == mark).map(drop)
-    }
-
-    fn outstanding(&mut self) -> &mut Outstanding {
-        &mut self.outstanding
-    }
-}
-
-/// A side of an exchange of messages that consume receives: sends, or writes with immediate data.
-struct MessageSide {
-    from: Origin,
-    to: Origin,
-    scratch: Scratch,
-    outstanding: Outstanding,
-    done: Vec<Done>,
-    verified: u64,
-}
-
-impl MessageSide {
-    fn new(task: &Task<'_>) -> Self {
-        Self {
-            from: task.origin,
-            to: task.origin.other(),
-            scratch: Scratch::new(task),
-            outstanding: Outstanding::new(task.config),
-            done: Vec::with_capacity(64),
-            verified: 0,
-        }
-    }
+    // --- messages that consume receives: sends, or writes with immediate data
 
     /// Returns message number `i`, and the receive for the message after the next.
-    fn ops<E: End>(&mut self, task: &Task<'_>, end: &E, i: u64, last: bool) -> Result<[Op; 2]> {
-        let layout = &task.layout;
+    fn ops<E: End>(&mut self, end: &E, i: u64, last: bool) -> Result<[Op; 2]> {
+        let (task, layout) = (self.task, &self.task.layout);
         let (inbox, outbox) = (layout.inbox(0, i), layout.outbox(0, i));
         if task.config.verify {
-            self.scratch.fill(task, end, self.from, (0, i), outbox)?;
+            self.scratch.fill(task, end, (0, i), outbox)?;
         }
         let is_write = task.config.test != Test::Send;
         let kind = if is_write { Kind::Write } else { Kind::Send };
         let mut op = Op::new(kind, 0, outbox, inbox, layout.size);
         op.inline = task.inline();
-        op.signaled = self.outstanding.next(i, last);
+        op.signaled = self.is_signaled(i, last);
         op.imm = match (last, is_write) {
             (true, _) => Some(LAST_IMM),
             (false, true) => Some(0),
@@ -596,65 +588,46 @@ impl MessageSide {
     }
 
     /// Posts `ops`, waits for the peer's message number `i`, and returns whether it is the last.
-    fn exchange<E: End>(
-        &mut self,
-        task: &Task<'_>,
-        end: &mut E,
-        i: u64,
-        ops: &[Op],
-    ) -> Result<bool> {
-        self.done.clear();
-        if task.event() {
-            end.post_and_wait(ops, Queue::Recv, 1)?;
-            while end.reap(Queue::Recv, &mut self.done)? == 0 {
-                end.post_and_wait(&[], Queue::Recv, 1)?;
-            }
-        } else {
-            if !ops.is_empty() {
-                end.post(ops)?;
-            }
-            let done = &mut self.done;
-            task.control
-                .spin(task.awaited(), || Ok(end.reap(Queue::Recv, done)? != 0))?;
-        }
-        let [done] = self.done.as_slice() else {
-            bail!("{} messages where one was due", self.done.len());
+    fn exchange<E: End>(&mut self, end: &mut E, i: u64, ops: &[Op]) -> Result<bool> {
+        let (task, done) = (self.task, &mut self.done);
+        done.clear();
+        post_and_await(task, end, ops, Queue::Recv, done)?;
+        let [done] = done.as_slice() else {
+            bail!("{} messages where one was due", done.len());
         };
+        let imm = done.imm;
         if task.config.verify {
             let at = task.layout.inbox(0, i);
-            self.scratch.verify(task, end, self.to, (0, i), at, 0)?;
+            self.scratch.verify(task, end, (0, i), at, 0)?;
             self.verified += 1;
         }
-        Ok(done.imm == Some(LAST_IMM))
+        Ok(imm == Some(LAST_IMM))
     }
 }
 
-impl Side for MessageSide {
-    fn round<E: End>(&mut self, task: &Task<'_>, end: &mut E, i: u64, last: bool) -> Result<()> {
-        let ops = self.ops(task, end, i, last)?;
-        self.exchange(task, end, i, &ops).map(drop)
-    }
-
-    fn outstanding(&mut self) -> &mut Outstanding {
-        &mut self.outstanding
-    }
-}
-
-fn message_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
-    let mut side = MessageSide::new(task);
-    let mut last = side.exchange(task, end, 0, &[])?;
-    for i in 0.. {
-        let ops = side.ops(task, end, i, last)?;
-        if last {
-            end.post(&ops)?;
-            side.outstanding.make_room(task, end, true)?;
-            return Ok(side.verified);
+/// Posts requests, and waits for a completion.
+fn post_and_await<E: End>(
+    task: &Task<'_>,
+    end: &mut E,
+    ops: &[Op],
+    queue: Queue,
+    done: &mut Vec<Done>,
+) -> Result<()> {
+    if task.event() {
+        end.post_and_wait(ops, queue, 1)?;
+        while end.reap(queue, done)? == 0 {
+            end.post_and_wait(&[], queue, 1)?;
         }
-        // One call posts the answer and sleeps until the next message.
-        last = side.exchange(task, end, i + 1, &ops)?;
-        side.outstanding.make_room(task, end, false)?;
+        return Ok(());
     }
-    Ok(0)
+    if !ops.is_empty() {
+        end.post(ops)?;
+    }
+    let what = match queue {
+        Queue::Send => "the completion",
+        Queue::Recv => task.awaited(),
+    };
+    task.control.spin(what, || Ok(end.reap(queue, done)? != 0))
 }
 
 fn of_latencies(
@@ -717,18 +690,12 @@ fn dress<E: End>(
     qp: u64,
     number: u64,
 ) -> Result<()> {
-    let layout = &task.layout;
-    match task.config.test {
-        Test::Write | Test::WriteImm | Test::Send => {
-            let at = layout.outbox(qp, number);
-            scratch.fill(task, end, task.origin, (qp, number), at)
-        }
+    let at = match task.config.test {
+        Test::Write | Test::WriteImm | Test::Send => task.layout.outbox(qp, number),
         // Changes the buffer, so that old data does not pass for read data.
-        _ => {
-            let at = task.result(qp, number);
-            scratch.fill(task, end, task.origin, (qp, number), at)
-        }
-    }
+        _ => task.result(qp, number),
+    };
+    scratch.fill(task, end, (qp, number), at)
 }
 
 /// Verifies a completed request, and returns whether it had contents to verify.
@@ -743,7 +710,7 @@ fn look<E: End>(
     match task.config.test {
         Test::Read => {
             let slot = number % task.layout.slots;
-            scratch.verify(task, end, task.origin.other(), (qp, slot), at, 0)?;
+            scratch.verify(task, end, (qp, slot), at, 0)?;
             Ok(true)
         }
         Test::FetchAdd | Test::CmpSwap => {
@@ -774,17 +741,7 @@ fn one_by_one<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
         let posted = Instant::now();
         let last = limit.is_last(i, posted, task.control);
         done.clear();
-        if task.event() {
-            end.post_and_wait(&[op], Queue::Send, 1)?;
-            while end.reap(Queue::Send, &mut done)? == 0 {
-                end.post_and_wait(&[], Queue::Send, 1)?;
-            }
-        } else {
-            end.post(&[op])?;
-            let done = &mut done;
-            task.control
-                .spin("the completion", || Ok(end.reap(Queue::Send, done)? != 0))?;
-        }
+        post_and_await(task, end, &[op], Queue::Send, &mut done)?;
         let took = posted.elapsed();
         if i >= task.config.warmup {
             latencies.record(took);
@@ -1168,8 +1125,7 @@ impl<'a> Receiver<'a> {
             let named = done.imm.and_then(|imm| imm.checked_sub(FIRST_IMM));
             let name = named.map_or(queue.messages, u64::from);
             let at = task.layout.inbox(place, number);
-            self.scratch
-                .verify(task, end, task.origin.other(), (qp, name), at, 0)?;
+            self.scratch.verify(task, end, (qp, name), at, 0)?;
             self.verified += 1;
         }
         queue.messages += 1;

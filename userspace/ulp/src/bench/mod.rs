@@ -9,6 +9,26 @@
 //! - [`client`], [`server`]: the two roles; [`stats`], [`table`], [`plot`]: the results;
 //!   [`study`]: many measurements, which are compared
 
+/// Calls a function with the type of the end of a back end.
+macro_rules! with_end {
+    ($backend:expr, $run:ident($($argument:expr),*)) => {
+        match $backend {
+            $crate::bench::config::Backend::Call => {
+                $run::<$crate::bench::call::CallEnd>($($argument),*)
+            }
+            $crate::bench::config::Backend::Uring => {
+                $run::<$crate::bench::uring::UringEnd>($($argument),*)
+            }
+            #[cfg(feature = "verbs")]
+            $crate::bench::config::Backend::Verbs => {
+                $run::<$crate::bench::verbs::VerbsEnd>($($argument),*)
+            }
+            #[cfg(not(feature = "verbs"))]
+            $crate::bench::config::Backend::Verbs => $crate::bench::without_verbs(),
+        }
+    };
+}
+
 mod call;
 mod client;
 mod config;

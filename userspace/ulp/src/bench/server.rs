@@ -3,20 +3,16 @@
 //! The server, `ulp bench serve`. It has no options of a measurement, because the client sends
 //! them.
 
-use super::call::{self, CallEnd};
-use super::config::{Backend, Config, Layout, Test, VERSION};
+use super::call;
+use super::config::{Config, Test, VERSION};
 use super::connect;
 use super::end::{Aborted, Control, DeviceOptions, End, Plan};
 use super::loops::{self, Origin, Served, Task};
 use super::machine::Machine;
-use super::uring::UringEnd;
-#[cfg(feature = "verbs")]
-use super::verbs::VerbsEnd;
 use super::wire::{EndAddress, Message, Wire, MAGIC};
 use crate::listen::Listener;
 use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
-use std::cell::OnceCell;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -92,14 +88,13 @@ fn serve(
     }
     loop {
         match wire.receive()? {
-            Message::Row { size, ends } => match config.peer_backend {
-                Backend::Call => row::<CallEnd>(&config, device, size, &ends, wire, stop)?,
-                Backend::Uring => row::<UringEnd>(&config, device, size, &ends, wire, stop)?,
-                #[cfg(feature = "verbs")]
-                Backend::Verbs => row::<VerbsEnd>(&config, device, size, &ends, wire, stop)?,
-                #[cfg(not(feature = "verbs"))]
-                Backend::Verbs => super::without_verbs()?,
-            },
+            Message::Row { size, ends } => {
+                let (config, ends) = (&config, &ends);
+                with_end!(
+                    config.peer_backend,
+                    row(config, device, size, ends, wire, stop)
+                )?;
+            }
             Message::Bye => return Ok(()),
             Message::Alive => {}
             other => bail!("the client said {other:?}"),
@@ -126,30 +121,12 @@ fn row<E: End>(
         config.threads
     );
     let control = Control::new(stop, config.timeout());
-    let layout = Layout::new(config, size);
+    let plan = Plan::new(device, config, size, &control);
     for end in theirs {
-        end.check(config.qps, layout.bytes())?;
+        end.check(config.qps, plan.layout.bytes())?;
     }
-    let plan = Plan {
-        device,
-        shared: OnceCell::new(),
-        config,
-        layout,
-        control: &control,
-    };
-    let task = |thread: usize| Task {
-        config,
-        layout,
-        control: &control,
-        thread: thread as u64,
-        origin: Origin::Server,
-    };
-    let mut ends = Vec::new();
-    for thread in 0..theirs.len() {
-        let mut end = E::new(&plan)?;
-        loops::prepare(&task(thread), &mut end)?;
-        ends.push(end);
-    }
+    let task = Task::new(&plan, Origin::Server);
+    let mut ends: Vec<E> = loops::ends(&plan, task)?;
     let addresses = ends.iter().map(End::address).collect();
     for (end, peer) in ends.iter_mut().zip(theirs) {
         end.connect(peer)?;
@@ -159,10 +136,10 @@ fn row<E: End>(
         Message::Start => {}
         other => bail!("the client said {other:?}"),
     }
-    let (sent, served) = serve_all(config, &mut ends, &task, &control, wire)?;
+    let (sent, served) = serve_all(&mut ends, task, wire)?;
     let mut verified = served.iter().map(|served| served.verified).sum();
     for (thread, (end, sent)) in ends.iter().zip(&sent).enumerate() {
-        verified += loops::inspect(&task(thread), end, sent)?;
+        verified += loops::inspect(&task.of(thread), end, sent)?;
     }
     let received = served.iter().map(|served| served.received.as_ref());
     let lost = loops::lost(config, &sent, received)?;
@@ -173,20 +150,19 @@ fn row<E: End>(
 ///
 /// Returns the number of messages that the client sent on each queue pair of each thread, and the
 /// work of the threads.
-fn serve_all<'a, E: End>(
-    config: &Config,
+fn serve_all<E: End>(
     ends: &mut [E],
-    task: &(dyn Fn(usize) -> Task<'a> + Sync),
-    control: &Control,
+    task: Task<'_>,
     wire: &mut Wire,
 ) -> Result<(Vec<Vec<u64>>, Vec<Served>)> {
+    let (config, control) = (task.config, task.control);
     std::thread::scope(|scope| {
         let threads: Vec<_> = ends
             .iter_mut()
             .enumerate()
             .map(|(thread, end)| {
                 scope.spawn(move || {
-                    let result = loops::serve(&task(thread), end);
+                    let result = loops::serve(&task.of(thread), end);
                     if result.is_err() {
                         control.abort.store(true, Ordering::Relaxed);
                     }
