@@ -839,9 +839,11 @@ def interrupted():
 def plots():
     path = "/tmp/bench-plot"
     for n, words in enumerate((["write", "lat"], ["write", "bw", "-s", "8,64,4096"])):
-        got = bench(words[0], words[1], SERVER, "-e", "-n", "64", *words[2:], "--output", f"{path}-{n}.json")
-        if not said(got.returncode == 0, f"--output: {words}", got.stderr):
+        got = bench(words[0], words[1], SERVER, "-e", "-n", "64", *words[2:], "-j")
+        if not said(got.returncode == 0, f"plot: {words}: a report", got.stderr):
             return
+        with open(f"{path}-{n}.json", "w") as f:
+            f.write(got.stdout)
     got = bench("plot", f"{path}-0.json", f"{path}-1.json", "-o", path)
     files = got.stdout.split()
     names = sorted(os.path.basename(f) for f in files)

@@ -50,7 +50,7 @@ mod wire;
 
 use crate::args::{address, duration, size_u32, DeviceArg};
 use crate::output::{self, causes, interrupts, FormatArgs, Usage, VERSION};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use config::{
     Amount, Backend, Config, Delivery, Metric, Mode, RateLimit, RateUnit, Test, Transport,
@@ -207,9 +207,6 @@ struct Common {
     bind_source_ip: Option<IpAddr>,
     #[command(flatten)]
     format: FormatArgs,
-    /// Also write the results as JSON to this file.
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
     /// Has no effect; perftest's option against a warning about the CPU frequency.
     #[arg(short = 'F', long, hide_short_help = true)]
     cpu_freq: bool,
@@ -294,7 +291,11 @@ struct Measure {
     #[arg(long = "rate_units", value_enum, default_value_t = RateUnit::Gbit)]
     rate_units: RateUnit,
     /// Repeat the measurement until Ctrl-C, and print its results after each duration (-D).
-    #[arg(long = "run_infinitely", requires = "duration", conflicts_with_all = ["min_rate", "output"])]
+    #[arg(
+        long = "run_infinitely",
+        requires = "duration",
+        conflicts_with = "min_rate"
+    )]
     run_infinitely: bool,
     /// Interface to the device at the server [default: as --backend]
     #[arg(long, value_enum)]
@@ -513,10 +514,6 @@ fn study(common: &Common, repeat: u32, host: &str) -> Result<ExitCode> {
     let host = address(host, common.device.port);
     let study = study::run(&base, repeat, &common.options(), &host, &stop)?;
     common.format.print(&study, || study.text())?;
-    if let Some(path) = &common.output {
-        let text = serde_json::to_string_pretty(&output::versioned(&study))?;
-        std::fs::write(path, text + "\n").with_context(|| format!("{}", path.display()))?;
-    }
     if study.interrupted {
         return Ok(output::interrupted());
     }
@@ -556,7 +553,10 @@ fn measure(common: &Common, config: &Config, host: &str, ends: &Ends) -> Result<
             interrupted,
         };
         if outcome.error.is_none() || !report.rows.is_empty() {
-            print(common, &report, ends.gbits)?;
+            output::print(&match common.format.is_json() {
+                true => serde_json::to_string_pretty(&report)?,
+                false => table::render(&report, ends.gbits),
+            })?;
         }
         match outcome.error {
             Some(error) => return Err(error),
@@ -565,18 +565,6 @@ fn measure(common: &Common, config: &Config, host: &str, ends: &Ends) -> Result<
             None => return Ok(output::answer(is_enough(&report.rows, ends.min_rate))),
         }
     }
-}
-
-fn print(common: &Common, report: &Report, gbits: bool) -> Result<()> {
-    output::print(&match common.format.is_json() {
-        true => serde_json::to_string_pretty(report)?,
-        false => table::render(report, gbits),
-    })?;
-    if let Some(path) = &common.output {
-        std::fs::write(path, serde_json::to_string_pretty(report)? + "\n")
-            .with_context(|| format!("{}", path.display()))?;
-    }
-    Ok(())
 }
 
 /// Returns whether no row has a lower rate, and says which has.
