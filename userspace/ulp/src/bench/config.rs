@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The measured operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
     /// RDMA Write.
@@ -38,21 +38,6 @@ impl Test {
     }
 }
 
-impl std::fmt::Display for Test {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Write => "write",
-            Self::WriteImm => "write-imm",
-            Self::Read => "read",
-            Self::Send => "send",
-            Self::FetchAdd => "fetch-add",
-            Self::CmpSwap => "cmp-swap",
-            Self::Connect => "connect",
-            Self::Register => "register",
-        })
-    }
-}
-
 /// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
@@ -67,16 +52,6 @@ pub enum Metric {
     Rate,
 }
 
-impl std::fmt::Display for Metric {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Latency => "latency",
-            Self::Bandwidth => "bandwidth",
-            Self::Rate => "rate",
-        })
-    }
-}
-
 /// The transport of the queue pairs.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
@@ -85,21 +60,14 @@ impl std::fmt::Display for Metric {
 pub enum Transport {
     /// Reliable connection.
     #[default]
+    #[value(name = "RC")]
     Rc,
     /// Unreliable connection: sends and writes, which may be lost.
+    #[value(name = "UC")]
     Uc,
     /// Unreliable datagram: sends of one packet, which may be lost.
+    #[value(name = "UD")]
     Ud,
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Rc => "RC",
-            Self::Uc => "UC",
-            Self::Ud => "UD",
-        })
-    }
 }
 
 /// The interface to the device.
@@ -114,15 +82,19 @@ pub enum Backend {
     Verbs,
 }
 
-impl std::fmt::Display for Backend {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Call => "call",
-            Self::Uring => "uring",
-            Self::Verbs => "verbs",
-        })
-    }
+/// Prints values by the names that they have on the command line.
+macro_rules! display_names {
+    ($($type:ty),*) => {
+        $(impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let value = self.to_possible_value();
+                f.pad(value.as_ref().map_or("", |value| value.get_name()))
+            }
+        })*
+    };
 }
+
+display_names!(Test, Metric, Transport, Backend);
 
 /// The context that moves completions of /dev/rust_ulp into the mapped ring.
 #[derive(
