@@ -81,7 +81,7 @@ impl CallEnd {
     /// Before the queue pair is connected, it can only be a receive.
     pub fn push<'a>(&'a self, sink: &mut impl Sink<'a>, op: &Op) -> Result<()> {
         if let (Some(srq), Kind::Recv) = (&self.srq, op.kind) {
-            return Ok(sink.push_shared(srq, Recv::new(self.local(op)?).wr_id(op.id))?);
+            return Ok(sink.push(srq, Recv::new(self.local(op)?).wr_id(op.id))?);
         }
         let index = op.qp as usize;
         let Some(qp) = self.qps.get(index) else {

@@ -10,7 +10,7 @@ use rust_ulp::qp::{
     AckTimeout, Connected as OnePeer, QpBuilder, Rc, RnrRetries, RnrTimer, TrafficClass, Uc, Ud,
 };
 use rust_ulp::uring::Ring;
-use rust_ulp::wr::{Post, Recv};
+use rust_ulp::wr::{Recv, RequestFor};
 use rust_ulp::{
     Access, Cq, Destination, DeviceBatch, Endpoint, LocalSlice, Mtu, Pd, PreparedQp, Qp,
     RemoteSlice, Srq,
@@ -18,64 +18,18 @@ use rust_ulp::{
 
 /// A receiver of requests.
 pub trait Sink<'a> {
-    fn push<T: ulp::qp::Transport, R: Post<'a, T>>(
-        &mut self,
-        qp: &Qp<T>,
-        request: R,
-    ) -> ulp::error::Result<()>;
-
-    /// Adds a receive of a queue pair that is not yet connected.
-    fn push_early<T: ulp::qp::Transport>(
-        &mut self,
-        qp: &PreparedQp<T>,
-        recv: Recv<'a>,
-    ) -> ulp::error::Result<()>;
-
-    /// Adds a receive of a shared queue.
-    fn push_shared(&mut self, srq: &Srq, recv: Recv<'a>) -> ulp::error::Result<()>;
+    fn push<Q, R: RequestFor<'a, Q>>(&mut self, queue: Q, request: R) -> ulp::error::Result<()>;
 }
 
 impl<'a> Sink<'a> for DeviceBatch<'a> {
-    fn push<T: ulp::qp::Transport, R: Post<'a, T>>(
-        &mut self,
-        qp: &Qp<T>,
-        request: R,
-    ) -> ulp::error::Result<()> {
-        DeviceBatch::push(self, qp, request)
-    }
-
-    fn push_early<T: ulp::qp::Transport>(
-        &mut self,
-        qp: &PreparedQp<T>,
-        recv: Recv<'a>,
-    ) -> ulp::error::Result<()> {
-        DeviceBatch::push(self, qp, recv)
-    }
-
-    fn push_shared(&mut self, srq: &Srq, recv: Recv<'a>) -> ulp::error::Result<()> {
-        DeviceBatch::push(self, srq, recv)
+    fn push<Q, R: RequestFor<'a, Q>>(&mut self, queue: Q, request: R) -> ulp::error::Result<()> {
+        DeviceBatch::push(self, queue, request)
     }
 }
 
 impl<'a> Sink<'a> for Ring {
-    fn push<T: ulp::qp::Transport, R: Post<'a, T>>(
-        &mut self,
-        qp: &Qp<T>,
-        request: R,
-    ) -> ulp::error::Result<()> {
-        Ring::push(self, qp, request)
-    }
-
-    fn push_early<T: ulp::qp::Transport>(
-        &mut self,
-        qp: &PreparedQp<T>,
-        recv: Recv<'a>,
-    ) -> ulp::error::Result<()> {
-        Ring::push(self, qp, recv)
-    }
-
-    fn push_shared(&mut self, srq: &Srq, recv: Recv<'a>) -> ulp::error::Result<()> {
-        Ring::push(self, srq, recv)
+    fn push<Q, R: RequestFor<'a, Q>>(&mut self, queue: Q, request: R) -> ulp::error::Result<()> {
+        Ring::push(self, queue, request)
     }
 }
 
@@ -83,24 +37,8 @@ impl<'a> Sink<'a> for Ring {
 pub struct Alone;
 
 impl<'a> Sink<'a> for Alone {
-    fn push<T: ulp::qp::Transport, R: Post<'a, T>>(
-        &mut self,
-        qp: &Qp<T>,
-        request: R,
-    ) -> ulp::error::Result<()> {
-        qp.post(request)
-    }
-
-    fn push_early<T: ulp::qp::Transport>(
-        &mut self,
-        qp: &PreparedQp<T>,
-        recv: Recv<'a>,
-    ) -> ulp::error::Result<()> {
-        qp.post_recv(recv)
-    }
-
-    fn push_shared(&mut self, srq: &Srq, recv: Recv<'a>) -> ulp::error::Result<()> {
-        srq.post_recv(recv)
+    fn push<Q, R: RequestFor<'a, Q>>(&mut self, queue: Q, request: R) -> ulp::error::Result<()> {
+        request.post_to(queue)
     }
 }
 
@@ -193,9 +131,9 @@ impl Prepared {
 
     pub fn push<'a>(&self, sink: &mut impl Sink<'a>, recv: Recv<'a>) -> ulp::error::Result<()> {
         match self {
-            Self::Rc(qp) => sink.push_early(qp, recv),
-            Self::Uc(qp) => sink.push_early(qp, recv),
-            Self::Ud(qp) => sink.push_early(qp, recv),
+            Self::Rc(qp) => sink.push(qp, recv),
+            Self::Uc(qp) => sink.push(qp, recv),
+            Self::Ud(qp) => sink.push(qp, recv),
         }
     }
 
@@ -210,6 +148,20 @@ impl Prepared {
             }
         })
     }
+}
+
+/// Creates a request with the identifier and the flags of an [`Op`].
+macro_rules! request {
+    ($op:expr, $($new:tt)*) => {{
+        let mut request = ulp::wr::$($new)*.wr_id($op.id).signaled($op.signaled);
+        if let Some(imm) = $op.imm {
+            request = request.imm(imm);
+        }
+        if $op.inline {
+            request = request.inline();
+        }
+        request
+    }};
 }
 
 /// A queue pair that can send.
@@ -234,11 +186,17 @@ impl Connected {
             (Self::Rc(qp), Kind::Recv) => sink.push(qp, recv())?,
             (Self::Uc(qp), Kind::Recv) => sink.push(qp, recv())?,
             (Self::Ud(qp, _), Kind::Recv) => sink.push(qp, recv())?,
-            (Self::Rc(qp), Kind::Send) => sink.push(qp, send(op, local))?,
-            (Self::Uc(qp), Kind::Send) => sink.push(qp, send(op, local))?,
-            (Self::Ud(qp, to), Kind::Send) => sink.push(qp, datagram(op, local, to))?,
-            (Self::Rc(qp), Kind::Write) => sink.push(qp, write(op, local, remote()?))?,
-            (Self::Uc(qp), Kind::Write) => sink.push(qp, write(op, local, remote()?))?,
+            (Self::Rc(qp), Kind::Send) => sink.push(qp, request!(op, Send::new(local)))?,
+            (Self::Uc(qp), Kind::Send) => sink.push(qp, request!(op, Send::new(local)))?,
+            (Self::Ud(qp, to), Kind::Send) => {
+                sink.push(qp, request!(op, SendTo::new(local, to)))?
+            }
+            (Self::Rc(qp), Kind::Write) => {
+                sink.push(qp, request!(op, Write::new(local, remote()?)))?
+            }
+            (Self::Uc(qp), Kind::Write) => {
+                sink.push(qp, request!(op, Write::new(local, remote()?)))?
+            }
             (Self::Rc(qp), Kind::Read) => {
                 let read = ulp::wr::Read::new(remote()?, local).wr_id(op.id);
                 sink.push(qp, read.signaled(op.signaled))?;
@@ -257,41 +215,4 @@ impl Connected {
         }
         Ok(())
     }
-}
-
-fn write<'a>(op: &Op, local: LocalSlice, remote: RemoteSlice) -> ulp::wr::Write<'a> {
-    let mut write = ulp::wr::Write::new(local, remote)
-        .wr_id(op.id)
-        .signaled(op.signaled);
-    if let Some(imm) = op.imm {
-        write = write.imm(imm);
-    }
-    if op.inline {
-        write = write.inline();
-    }
-    write
-}
-
-fn send<'a>(op: &Op, local: LocalSlice) -> ulp::wr::Send<'a> {
-    let mut send = ulp::wr::Send::new(local).wr_id(op.id).signaled(op.signaled);
-    if let Some(imm) = op.imm {
-        send = send.imm(imm);
-    }
-    if op.inline {
-        send = send.inline();
-    }
-    send
-}
-
-fn datagram<'a>(op: &Op, local: LocalSlice, to: &Destination) -> ulp::wr::SendTo<'a> {
-    let mut send = ulp::wr::SendTo::new(local, to)
-        .wr_id(op.id)
-        .signaled(op.signaled);
-    if let Some(imm) = op.imm {
-        send = send.imm(imm);
-    }
-    if op.inline {
-        send = send.inline();
-    }
-    send
 }
