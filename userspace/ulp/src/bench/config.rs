@@ -3,8 +3,9 @@
 //! The parameters of a measurement. The client makes them from its options and sends them to the
 //! server.
 
+use crate::args::size_u32;
 use anyhow::{bail, Result};
-use clap::ValueEnum;
+use clap::{Args, Parser, ValueEnum};
 use rust_ulp::{Grh, Mtu};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -176,71 +177,116 @@ const ALIGN: u64 = 64;
 /// The size of the largest datagram, that of a packet.
 const MAX_DATAGRAM: u32 = 4096;
 
-/// The parameters of a measurement. [`Config::check`] checks every number.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// The parameters of a measurement, most of which are options. [`Config::check`] checks every number.
+#[derive(Args, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
+    #[arg(skip = Test::Write)]
     pub test: Test,
+    #[arg(skip = Metric::Latency)]
     pub metric: Metric,
-    #[serde(default)]
+    /// Transport of the queue pairs: RC, UC (write and send) or UD (send)
+    #[arg(short = 'c', long = "connection", value_enum, value_name = "TYPE", default_value_t = Transport::Rc, ignore_case = true)]
     pub transport: Transport,
+    #[arg(skip = Backend::Call)]
     pub backend: Backend,
     /// The back end of the server.
+    #[arg(skip = Backend::Call)]
     pub peer_backend: Backend,
+    #[arg(skip = Mode::Poll)]
     pub mode: Mode,
+    /// Context that moves completions of /dev/rust_ulp into the ring.
+    #[arg(long, value_enum, default_value_t = Delivery::Default)]
     pub delivery: Delivery,
-    /// How long a waiting thread polls the device's queue before it sleeps.
-    #[serde(default)]
+    /// Time for which a waiting thread polls the device's queue before it sleeps, of /dev/rust_ulp
+    /// with -e.
+    #[arg(long = "busy-poll", value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub busy_poll_us: u32,
-    /// Whether a kernel thread submits the requests of io_uring, at both ends.
+    /// With io_uring, let a kernel thread submit (IORING_SETUP_SQPOLL), at both ends.
+    #[arg(long)]
     pub sqpoll: bool,
     /// Bytes per message; a row for each.
+    #[arg(skip)]
     pub sizes: Vec<u32>,
+    #[arg(skip = Amount::Iterations(1))]
     pub amount: Amount,
     /// Messages before the measurement, per thread.
+    #[arg(skip)]
     pub warmup: u64,
-    /// Outstanding requests, per queue pair.
+    /// Outstanding requests per queue pair.
+    #[arg(
+        short = 't',
+        long = "tx-depth",
+        value_name = "N",
+        default_value_t = 128
+    )]
     pub depth: u32,
-    /// Posted receives, per queue pair.
+    /// Posted receives per queue pair.
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
     pub rx_depth: u32,
     /// Requests per post, over all queue pairs of a thread.
+    #[arg(skip = 1_u32)]
     pub list: u32,
     /// The distance of signaled requests. The last one of a list is always signaled.
+    #[arg(skip = 1_u32)]
     pub cq_mod: u32,
     /// Queue pairs per thread.
+    #[arg(short = 'q', long = "qp", value_name = "N", default_value_t = 1)]
     pub qps: u32,
+    /// Threads, each with its own open device, completion queues and queue pairs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: u32,
-    /// Whether the threads share one open device.
+    /// Have the threads share one open device. Only with the back end call.
+    #[arg(long)]
     pub one_file: bool,
     /// The size of the largest message that is sent inline.
+    #[arg(skip)]
     pub inline: u32,
-    /// The path MTU, if it is to be smaller than that of the ports.
+    /// Path MTU in bytes [default: that of the ports]
+    #[arg(short, long, value_name = "SIZE", value_parser = size_u32)]
     pub mtu: Option<u32>,
-    /// The service level.
+    /// Service level.
+    #[arg(short = 'S', long, value_name = "N", default_value_t = 0)]
     pub sl: u8,
-    /// The traffic class, in IPv4 the type of service.
+    /// Traffic class, in IPv4 the type of service.
+    #[arg(long = "tclass", value_name = "N", default_value_t = 0)]
     pub traffic_class: u8,
-    /// Whether the contents of every message are verified.
+    /// Verify the contents of the messages, which takes time.
+    #[arg(long, visible_alias = "data-validation")]
     pub verify: bool,
-    /// The outstanding reads and atomics of a queue pair, if they are to be fewer than usual.
-    #[serde(default)]
+    /// Outstanding reads and atomics per queue pair, of read and atomic [default: 16, as far as the
+    /// device goes]
+    #[arg(short, long, value_name = "N")]
     pub outs: Option<u8>,
-    /// The wait for an acknowledgement: 0 for ever, 1 to 31 for 4.096 us * 2^n.
+    /// Wait for an acknowledgement before a repetition: 4.096 us * 2^N, 0 for ever; of RC.
+    #[arg(short = 'u', long, value_name = "N", default_value_t = 14)]
     pub qp_timeout: u8,
-    /// Whether the queue pairs of a thread share `rx_depth` receives.
-    #[serde(default)]
+    /// Have the queue pairs of a thread share a receive queue, with -r receives; of send, and not by
+    /// io_uring.
+    #[arg(long = "use-srq")]
     pub srq: bool,
     /// The limit of all messages of an end.
-    #[serde(default)]
+    #[arg(skip)]
     pub rate_limit: Option<RateLimit>,
     /// The deadline of each step.
+    #[arg(skip)]
     pub timeout_ms: u64,
+}
+
+impl Default for Config {
+    /// Returns the parameters without any option.
+    fn default() -> Self {
+        #[derive(Parser)]
+        struct Defaults {
+            #[command(flatten)]
+            config: Config,
+        }
+        Defaults::parse_from([""]).config
+    }
 }
 
 /// The outstanding reads and atomics of a queue pair, as far as the device goes.
 const OUTS: u8 = 16;
-/// The usual wait for an acknowledgement.
-pub const QP_TIMEOUT: u8 = 14;
 
 fn range<T: PartialOrd + std::fmt::Display>(what: &str, n: T, min: T, max: T) -> Result<()> {
     if n < min || n > max {
@@ -547,7 +593,7 @@ pub mod tests {
             traffic_class: 0,
             verify: true,
             outs: None,
-            qp_timeout: QP_TIMEOUT,
+            qp_timeout: 14,
             srq: false,
             rate_limit: None,
             timeout_ms: 1000,
@@ -560,6 +606,19 @@ pub mod tests {
         config.check().unwrap();
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn without_options_there_is_one_queue_pair_with_the_usual_depths() {
+        let config = Config {
+            sizes: vec![8],
+            timeout_ms: 1000,
+            ..Config::default()
+        };
+        config.check().unwrap();
+        let queues = (config.threads, config.qps, config.depth, config.rx_depth);
+        assert_eq!(queues, (1, 1, 128, 512));
+        assert_eq!((config.transport, config.qp_timeout), (Transport::Rc, 14));
     }
 
     fn limit(rate: f64) -> Option<RateLimit> {

@@ -52,10 +52,7 @@ use crate::args::{address, duration, size_u32, DeviceArg};
 use crate::output::{self, causes, interrupts, FormatArgs, Usage, VERSION};
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use config::{
-    Amount, Backend, Config, Delivery, Metric, Mode, RateLimit, RateUnit, Test, Transport,
-    QP_TIMEOUT,
-};
+use config::{Amount, Backend, Config, Metric, Mode, RateLimit, RateUnit, Test, Transport};
 use end::DeviceOptions;
 use machine::Machine;
 pub use stats::Report;
@@ -222,6 +219,8 @@ struct Measure {
     host: String,
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    config: Box<Config>,
     /// Bytes per message, such as 8 or 64K; a row for each [default: 8; bandwidth: 64K, with UD 1K]
     #[arg(short, long, value_name = "SIZE", value_delimiter = ',', value_parser = size_u32)]
     size: Option<Vec<u32>>,
@@ -231,59 +230,18 @@ struct Measure {
     /// Requests per post, over all queue pairs of a thread [default: bandwidth: 16; rate: 64]
     #[arg(short = 'l', long, value_name = "N")]
     post_list: Option<u32>,
-    /// Transport of the queue pairs: RC, UC (write and send) or UD (send)
-    #[arg(short, long, value_enum, value_name = "TYPE", default_value_t = Transport::Rc, ignore_case = true)]
-    connection: Transport,
-    /// Outstanding requests per queue pair.
-    #[arg(short, long, value_name = "N", default_value_t = 128)]
-    tx_depth: u32,
-    /// Posted receives per queue pair.
-    #[arg(short, long, value_name = "N", default_value_t = 512)]
-    rx_depth: u32,
-    /// Queue pairs per thread.
-    #[arg(short, long, value_name = "N", default_value_t = 1)]
-    qp: u32,
-    /// Threads, each with its own open device, completion queues and queue pairs.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    threads: u32,
-    /// Have the threads share one open device. Only with the back end call.
-    #[arg(long)]
-    one_file: bool,
     /// Size of the largest message that is sent inline [default: latency: 64; else 0]
     #[arg(short = 'I', long, value_name = "SIZE", value_parser = size_u32)]
     inline_size: Option<u32>,
     /// Signal every Nth request, and the last of each list [default: 64, at most -t]
     #[arg(short = 'Q', long, value_name = "N")]
     cq_mod: Option<u32>,
-    /// Path MTU in bytes [default: that of the ports]
-    #[arg(short, long, value_name = "SIZE", value_parser = size_u32)]
-    mtu: Option<u32>,
-    /// Service level.
-    #[arg(short = 'S', long, value_name = "N", default_value_t = 0)]
-    sl: u8,
-    /// Traffic class, in IPv4 the type of service.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    tclass: u8,
-    /// Verify the contents of the messages, which takes time.
-    #[arg(long, visible_alias = "data-validation")]
-    verify: bool,
     /// Fail, with the exit status 1, if a row has fewer million messages per second.
     #[arg(long, value_name = "MPPS", value_parser = rate)]
     min_rate: Option<f64>,
     /// Print the throughput in Gbit/s instead of MiB/s.
     #[arg(long = "report_gbits")]
     report_gbits: bool,
-    /// Outstanding reads and atomics per queue pair, of read and atomic [default: 16, as far as the
-    /// device goes]
-    #[arg(short, long, value_name = "N")]
-    outs: Option<u8>,
-    /// Wait for an acknowledgement before a repetition: 4.096 us * 2^N, 0 for ever; of RC.
-    #[arg(short = 'u', long, value_name = "N", default_value_t = QP_TIMEOUT)]
-    qp_timeout: u8,
-    /// Have the queue pairs of a thread share a receive queue, with -r receives; of send, and not by
-    /// io_uring.
-    #[arg(long)]
-    use_srq: bool,
     /// Limit of the rate at which each end sends, of bandwidth and rate.
     #[arg(long = "rate_limit", value_name = "RATE", value_parser = rate)]
     rate_limit: Option<f64>,
@@ -300,16 +258,6 @@ struct Measure {
     /// Interface to the device at the server [default: as --backend]
     #[arg(long, value_enum)]
     peer_backend: Option<Backend>,
-    /// Context that moves completions of /dev/rust_ulp into the ring.
-    #[arg(long, value_enum, default_value_t = Delivery::Default)]
-    delivery: Delivery,
-    /// Time for which a waiting thread polls the device's queue before it sleeps, of /dev/rust_ulp
-    /// with -e.
-    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=10_000))]
-    busy_poll: u32,
-    /// With io_uring, let a kernel thread submit (IORING_SETUP_SQPOLL).
-    #[arg(long)]
-    sqpoll: bool,
 }
 
 impl Common {
@@ -320,7 +268,8 @@ impl Common {
         }
     }
 
-    fn config(&self, test: Test, metric: Metric) -> Config {
+    /// Returns the parameters of a measurement, of which `base` has the others.
+    fn config(&self, test: Test, metric: Metric, base: Config) -> Config {
         let default = match test {
             Test::Connect => 200,
             _ if metric == Metric::Latency => 1000,
@@ -337,33 +286,14 @@ impl Common {
         Config {
             test,
             metric,
-            transport: Transport::Rc,
             backend: self.backend,
             peer_backend: self.backend,
             mode: if self.events { Mode::Event } else { Mode::Poll },
-            delivery: Delivery::Default,
-            busy_poll_us: 0,
-            sqpoll: false,
             sizes: vec![8],
             amount,
             warmup: self.warmup.unwrap_or(warmup),
-            depth: 1,
-            rx_depth: 2,
-            list: 1,
-            cq_mod: 1,
-            qps: 1,
-            threads: 1,
-            one_file: false,
-            inline: 0,
-            mtu: None,
-            sl: 0,
-            traffic_class: 0,
-            verify: false,
-            outs: None,
-            qp_timeout: QP_TIMEOUT,
-            srq: false,
-            rate_limit: None,
             timeout_ms: self.timeout.as_millis() as u64,
+            ..base
         }
     }
 }
@@ -379,7 +309,7 @@ impl Measure {
     }
 
     fn sizes(&self, test: Test) -> Vec<u32> {
-        let datagrams = self.connection == Transport::Ud;
+        let datagrams = self.config.transport == Transport::Ud;
         match &self.size {
             _ if self.all => {
                 let last = if datagrams { 10 } else { 23 };
@@ -399,34 +329,19 @@ impl Measure {
             Metric::Bandwidth => 16,
             Metric::Rate => 64,
         };
-        let room = self.tx_depth.saturating_mul(self.qp);
+        let base: &Config = &self.config;
+        let room = base.depth.saturating_mul(base.qps);
         Config {
             peer_backend: self.peer_backend.unwrap_or(self.common.backend),
-            delivery: self.delivery,
-            busy_poll_us: self.busy_poll,
-            sqpoll: self.sqpoll,
-            transport: self.connection,
             sizes: self.sizes(test),
-            depth: self.tx_depth,
-            rx_depth: self.rx_depth,
             list: self.post_list.unwrap_or(list.min(room.max(1))),
-            cq_mod: self.cq_mod.unwrap_or(64.min(self.tx_depth.max(1))),
-            qps: self.qp,
-            threads: self.threads,
-            one_file: self.one_file,
+            cq_mod: self.cq_mod.unwrap_or(64.min(base.depth.max(1))),
             inline: self.inline_size.unwrap_or(if latency { 64 } else { 0 }),
-            mtu: self.mtu,
-            sl: self.sl,
-            traffic_class: self.tclass,
-            verify: self.verify,
-            outs: self.outs,
-            qp_timeout: self.qp_timeout,
-            srq: self.use_srq,
             rate_limit: self.rate_limit.map(|rate| RateLimit {
                 rate,
                 unit: self.rate_units,
             }),
-            ..self.common.config(test, self.metric)
+            ..self.common.config(test, self.metric, base.clone())
         }
     }
 }
@@ -464,11 +379,11 @@ impl Bench {
                 m.run(test)
             }
             Command::Connect { host, common } => {
-                let config = common.config(Test::Connect, Metric::Latency);
+                let config = common.config(Test::Connect, Metric::Latency, Config::default());
                 measure(&common, &config, &host, &Ends::default())
             }
             Command::Register { size, common } => {
-                let mut config = common.config(Test::Register, Metric::Latency);
+                let mut config = common.config(Test::Register, Metric::Latency, Config::default());
                 config.sizes = size.unwrap_or_else(|| vec![4096, 65_536, 1 << 20]);
                 measure(&common, &config, "", &Ends::default())
             }
@@ -508,7 +423,7 @@ fn without_verbs<T>() -> Result<T> {
 }
 
 fn study(common: &Common, repeat: u32, host: &str) -> Result<ExitCode> {
-    let base = study::base(common.config(Test::Send, Metric::Rate));
+    let base = study::base(common.config(Test::Send, Metric::Rate, Config::default()));
     base.check().map_err(|error| Usage(causes(&error)))?;
     let stop = interrupts()?;
     let host = address(host, common.device.port);

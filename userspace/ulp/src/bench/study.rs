@@ -156,8 +156,6 @@ pub fn base(common: Config) -> Config {
         test: Test::Send,
         metric: Metric::Rate,
         sizes: vec![8],
-        depth: 128,
-        rx_depth: 512,
         list: 16,
         cq_mod: 64,
         ..common
