@@ -2,49 +2,40 @@
 
 //! The table of a report, with perftest's columns and some more.
 
-use super::stats::{LatencyNs, Report, Row};
+use super::stats::{LatencyNs, Report, Row, Throughput};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
+
+/// A column: its title, and its value.
+type Column<T> = (&'static str, fn(&T) -> String);
+
+const LATENCY: &[Column<LatencyNs>] = &[
+    ("t_min[usec]", |l| us(l.min as f64)),
+    ("t_max[usec]", |l| us(l.max as f64)),
+    ("t_typical[usec]", |l| us(l.typical as f64)),
+    ("t_avg[usec]", |l| us(l.avg)),
+    ("t_stdev[usec]", |l| us(l.stdev)),
+    ("90%[usec]", |l| us(l.p90 as f64)),
+    ("99%[usec]", |l| us(l.p99 as f64)),
+    ("99.9%[usec]", |l| us(l.p99_9 as f64)),
+    ("99.99%[usec]", |l| us(l.p99_99 as f64)),
+];
+const MIB: &[Column<Throughput>] = &[
+    ("BW peak[MiB/sec]", |t| format!("{:.2}", t.peak_mib_s)),
+    ("BW average[MiB/sec]", |t| format!("{:.2}", t.avg_mib_s)),
+];
+/// The column in place of those in MiB/s, if the throughput is printed in Gbit/s alone.
+const GBIT: &[Column<Throughput>] = &[("BW peak[Gb/sec]", |t| {
+    format!("{:.3}", t.peak_mib_s * f64::from(1 << 23) / 1e9)
+})];
+const THROUGHPUT: &[Column<Throughput>] = &[
+    ("BW average[Gb/sec]", |t| format!("{:.3}", t.avg_gbit_s)),
+    ("MsgRate[Mpps]", |t| format!("{:.6}", t.msg_rate_mpps)),
+];
 
 fn us(ns: f64) -> String {
     format!("{:.2}", ns / 1000.0)
 }
-
-fn latency(l: &LatencyNs) -> Vec<String> {
-    let whole = |ns: u64| us(ns as f64);
-    vec![
-        whole(l.min),
-        whole(l.max),
-        whole(l.typical),
-        us(l.avg),
-        us(l.stdev),
-        whole(l.p90),
-        whole(l.p99),
-        whole(l.p99_9),
-        whole(l.p99_99),
-    ]
-}
-
-const LATENCY: &[&str] = &[
-    "t_min[usec]",
-    "t_max[usec]",
-    "t_typical[usec]",
-    "t_avg[usec]",
-    "t_stdev[usec]",
-    "90%[usec]",
-    "99%[usec]",
-    "99.9%[usec]",
-    "99.99%[usec]",
-];
-/// The columns of the throughput in MiB/s, and those in Gbit/s alone.
-const THROUGHPUT: &[&str] = &[
-    "BW peak[MiB/sec]",
-    "BW average[MiB/sec]",
-    "BW average[Gb/sec]",
-    "MsgRate[Mpps]",
-];
-
-const THROUGHPUT_GBITS: &[&str] = &["BW peak[Gb/sec]", "BW average[Gb/sec]", "MsgRate[Mpps]"];
 
 /// Formats a report: its parameters, then its rows. With `gbits` the throughput is in Gbit/s.
 pub fn render(report: &Report, gbits: bool) -> String {
@@ -74,11 +65,11 @@ pub fn render(report: &Report, gbits: bool) -> String {
     if steps {
         head.insert(0, "step");
     }
-    head.extend(match (many, gbits) {
-        (false, _) => LATENCY,
-        (true, false) => THROUGHPUT,
-        (true, true) => THROUGHPUT_GBITS,
-    });
+    let throughput = [if gbits { GBIT } else { MIB }, THROUGHPUT].concat();
+    match many {
+        true => head.extend(throughput.iter().map(|(title, _)| *title)),
+        false => head.extend(LATENCY.iter().map(|(title, _)| *title)),
+    }
     if config.verify {
         head.push("#verified");
     }
@@ -89,7 +80,7 @@ pub fn render(report: &Report, gbits: bool) -> String {
     table.set_header(head);
     for row in &report.rows {
         let count = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
-        let mut cells = cells(row, steps, gbits);
+        let mut cells = cells(row, steps, &throughput);
         cells.extend(config.verify.then(|| count(row.verified)));
         cells.extend(lost.then(|| count(row.lost)));
         table.add_row(cells);
@@ -105,23 +96,15 @@ pub fn render(report: &Report, gbits: bool) -> String {
     format!("{title}\n{table}{interrupted}")
 }
 
-fn cells(row: &Row, steps: bool, gbits: bool) -> Vec<String> {
+fn cells(row: &Row, steps: bool, throughput: &[Column<Throughput>]) -> Vec<String> {
     let mut cells = vec![row.size.to_string(), row.iterations.to_string()];
     if steps {
         cells.insert(0, row.step.clone().unwrap_or_default());
     }
     if let Some(t) = &row.throughput {
-        if gbits {
-            let peak = t.peak_mib_s * f64::from(1 << 23) / 1e9;
-            cells.push(format!("{peak:.3}"));
-        } else {
-            cells.push(format!("{:.2}", t.peak_mib_s));
-            cells.push(format!("{:.2}", t.avg_mib_s));
-        }
-        cells.push(format!("{:.3}", t.avg_gbit_s));
-        cells.push(format!("{:.6}", t.msg_rate_mpps));
+        cells.extend(throughput.iter().map(|(_, value)| value(t)));
     } else if let Some(l) = &row.latency_ns {
-        cells.extend(latency(l));
+        cells.extend(LATENCY.iter().map(|(_, value)| value(l)));
     }
     cells
 }
