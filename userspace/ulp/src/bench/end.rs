@@ -77,6 +77,12 @@ pub struct Done {
     pub qp: u32,
 }
 
+impl Done {
+    pub fn new(id: u64, imm: Option<u32>) -> Self {
+        Self { id, imm, qp: 0 }
+    }
+}
+
 /// One of the two completion queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {

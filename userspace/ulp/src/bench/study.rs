@@ -12,6 +12,7 @@ use super::end::DeviceOptions;
 use super::machine::Machine;
 use super::stats::Row;
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use comfy_table::{presets::NOTHING, CellAlignment, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 /// A parameter that is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Factor {
     /// The type of the queue pairs, for sends.
@@ -41,17 +42,6 @@ pub enum Factor {
 }
 
 impl Factor {
-    const ALL: [Self; 8] = [
-        Self::Transport,
-        Self::Operation,
-        Self::Size,
-        Self::Inline,
-        Self::List,
-        Self::Signaling,
-        Self::Waiting,
-        Self::QueuePairs,
-    ];
-
     fn name(self) -> &'static str {
         match self {
             Self::Transport => "transport (-c)",
@@ -179,7 +169,7 @@ pub fn run(
         effects: Vec::new(),
         interrupted: false,
     };
-    for factor in Factor::ALL {
+    for factor in Factor::value_variants() {
         let values = factor.values(base);
         let mut runs = vec![Vec::new(); values.len()];
         for _ in 0..repeat {
@@ -197,7 +187,7 @@ pub fn run(
             }
         }
         let measured = values.iter().zip(&mut runs);
-        let measured = measured.filter_map(|(value, runs)| Value::new(factor, value, runs));
+        let measured = measured.filter_map(|(value, runs)| Value::new(*factor, value, runs));
         study.values.extend(measured);
     }
     Ok(study.sum_up())
@@ -270,9 +260,9 @@ impl Effect {
 impl Study {
     /// Ranks the factors.
     fn sum_up(mut self) -> Self {
-        let effects = Factor::ALL.into_iter();
+        let effects = Factor::value_variants().iter();
         self.effects = effects
-            .filter_map(|factor| Effect::of(factor, &self.values))
+            .filter_map(|factor| Effect::of(*factor, &self.values))
             .collect();
         self.effects.sort_by(|a, b| {
             let order = b.ratio.total_cmp(&a.ratio);
@@ -330,7 +320,7 @@ mod tests {
             verify: false,
             ..config()
         });
-        for factor in Factor::ALL {
+        for factor in Factor::value_variants() {
             let values = factor.values(&base);
             assert!(values.len() >= 2, "{factor:?}");
             for (name, config) in values {

@@ -58,6 +58,16 @@ fn made(ring: &mut Option<Ring>) -> Result<&mut Ring> {
     ring.as_mut().context("there is no ring yet")
 }
 
+/// Returns what says whether `timeout` has passed since it was first asked: reading the clock is not
+/// part of the measurement.
+fn overdue(timeout: Duration) -> impl FnMut() -> bool {
+    let mut until = None;
+    move || {
+        let now = Instant::now();
+        now >= *until.get_or_insert(now + timeout)
+    }
+}
+
 fn is_backpressure(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<ulp::Error>();
     error.is_some_and(ulp::Error::is_backpressure)
@@ -82,16 +92,11 @@ impl UringEnd {
 
     /// Submits the added entries, and waits for a kernel thread that is behind.
     fn submit(&mut self) -> Result<()> {
-        // Reading the clock is not part of the measurement.
-        let mut until = None;
-        let mut overdue = |timeout| {
-            let now = Instant::now();
-            now >= *until.get_or_insert(now + timeout)
-        };
+        let mut overdue = overdue(self.control.timeout);
         loop {
             match made(&mut self.ring)?.submit() {
                 Ok(_) => return Ok(()),
-                Err(error) if error.is_backpressure() && !overdue(self.control.timeout) => {
+                Err(error) if error.is_backpressure() && !overdue() => {
                     self.control.check()?;
                     self.drain()?;
                 }
@@ -107,11 +112,8 @@ impl UringEnd {
                 break;
             };
             let completion = completion.ok()?;
-            self.received.push_back(Done {
-                id: completion.wr_id,
-                imm: completion.imm,
-                qp: 0,
-            });
+            let done = Done::new(completion.wr_id, completion.imm);
+            self.received.push_back(done);
             self.early -= 1;
             if self.early == 0 {
                 self.early_file = None;
@@ -135,24 +137,14 @@ impl UringEnd {
                 .lists
                 .get_mut(index)
                 .context("a completion of no list")?;
-            self.sent.extend(ids.drain(..).map(|id| Done {
-                id,
-                imm: None,
-                qp: 0,
-            }));
+            self.sent
+                .extend(ids.drain(..).map(|id| Done::new(id, None)));
             self.free.push(index);
         } else if number & RECV != 0 {
-            self.received.push_back(Done {
-                id: number & !RECV,
-                imm: completion.imm,
-                qp: 0,
-            });
+            let done = Done::new(number & !RECV, completion.imm);
+            self.received.push_back(done);
         } else if number & SILENT == 0 {
-            self.sent.push_back(Done {
-                id: number,
-                imm: None,
-                qp: 0,
-            });
+            self.sent.push_back(Done::new(number, None));
         }
         Ok(())
     }
@@ -318,12 +310,7 @@ impl End for UringEnd {
         };
         // The peer's answer comes after the completions of what it answers.
         let answers = ops.iter().any(|op| op.kind != Kind::Recv) && queue == Queue::Recv;
-        // Reading the clock is not part of the measurement.
-        let mut until = None;
-        let mut overdue = |timeout| {
-            let now = Instant::now();
-            now >= *until.get_or_insert(now + timeout)
-        };
+        let mut overdue = overdue(self.control.timeout);
         loop {
             self.drain()?;
             let here = u32::try_from(self.queue(queue).len()).unwrap_or(u32::MAX);
@@ -334,7 +321,7 @@ impl End for UringEnd {
             let sends = if answers { self.sends } else { 0 };
             match self.sleep(min - here + sends) {
                 Ok(true) => posted = true,
-                Err(error) if is_backpressure(&error) && !overdue(self.control.timeout) => {}
+                Err(error) if is_backpressure(&error) && !overdue() => {}
                 Ok(false) => {
                     posted = true;
                     self.drain()?;
@@ -342,7 +329,7 @@ impl End for UringEnd {
                     if !self.queue(queue).is_empty() {
                         return Ok(());
                     }
-                    if overdue(self.control.timeout) {
+                    if overdue() {
                         bail!("no completion for {:?}", self.control.timeout);
                     }
                 }
