@@ -129,9 +129,6 @@ pub struct Id {
     channel: Arc<Channel>,
 }
 
-// SAFETY: librdmacm is thread safe, and its objects belong to no thread.
-unsafe impl Send for Id {}
-
 impl Id {
     /// `rdma_create_id`.
     pub fn new(channel: &Arc<Channel>) -> Result<Self> {

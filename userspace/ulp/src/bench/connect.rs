@@ -25,7 +25,7 @@ use rust_ulp::qp::Rc;
 use rust_ulp::{Access, Cq, Grant, Pd, PreparedQp};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{mpsc, Arc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The steps of a connection; the last is their sum.
@@ -150,7 +150,7 @@ pub fn serve(
         other => bail!("the client said {other:?}"),
     }
     let addr = SocketAddr::new(local.ip().to_canonical(), 0);
-    let server: Box<dyn Server> = match config.peer_backend {
+    let mut server: Box<dyn Server> = match config.peer_backend {
         // Config::check() leaves io_uring out.
         Backend::Call | Backend::Uring => Box::new(Ours::new(device, addr, config.timeout())?),
         #[cfg(feature = "verbs")]
@@ -160,47 +160,44 @@ pub fn serve(
     };
     let (port, end) = server.target();
     wire.send(&Message::Listening { port, end })?;
-    let over = AtomicBool::new(false);
-    let (ready, is_ready) = mpsc::channel();
-    std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| accept(server, ready, &over));
-        let result = (|| {
-            let (mut silent, tick) = (Duration::ZERO, Duration::from_millis(100));
-            while !accepting.is_finished() {
-                match wire.receive_within(tick)? {
-                    None => silent += tick,
-                    Some(Message::Alive) => {
-                        silent = Duration::ZERO;
-                        match is_ready.recv_timeout(config.timeout()) {
-                            Ok(()) => wire.send(&Message::Alive)?,
-                            Err(_) => bail!("the previous connection did not end"),
-                        }
-                    }
-                    Some(Message::Bye) => return Ok(()),
-                    Some(other) => bail!("the client said {other:?}"),
-                }
-                ensure!(
-                    silent < config.timeout(),
-                    "the client sent nothing for {silent:?}"
-                );
-                ensure!(!stop.load(Ordering::Relaxed), "interrupted");
-            }
-            Ok(())
-        })();
-        over.store(true, Ordering::Relaxed);
-        match accepting.join() {
-            // The failure of this thread caused all other failures.
-            Ok(accepted) => accepted.and(result),
-            Err(_) => bail!("a thread of the server panicked"),
+    // A message that came before the end of the previous connection was seen.
+    let mut early = None;
+    loop {
+        let next = match early.take() {
+            Some(message) => message,
+            None => wire.receive()?,
+        };
+        match next {
+            Message::Alive => {}
+            Message::Bye => return Ok(()),
+            other => bail!("the client said {other:?}"),
         }
-    })
+        server.prepare()?;
+        wire.send(&Message::Alive)?;
+        let began = Instant::now();
+        let mut go_on = || -> Result<()> {
+            if early.is_none() {
+                early = wire.receive_within(Duration::from_millis(1))?;
+            }
+            let late = began.elapsed() > config.timeout();
+            ensure!(!late, "the connection did not end");
+            ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+            Ok(())
+        };
+        while !server.accept()? {
+            go_on()?;
+        }
+        while !server.is_over()? {
+            go_on()?;
+        }
+    }
 }
 
-/// The interval at which a thread that waits checks whether the run is over.
+/// The interval at which a server that waits checks whether the run is over.
 pub const SLICE: Duration = Duration::from_millis(200);
 
 /// A server that accepts one connection at a time.
-pub trait Server: Send {
+pub trait Server {
     /// Returns its port and its buffer.
     fn target(&self) -> (u16, EndAddress);
     /// Creates the objects of the next connection.
@@ -209,18 +206,6 @@ pub trait Server: Send {
     fn accept(&mut self) -> Result<bool>;
     /// Returns whether the peer has disconnected; then this end disconnects, too.
     fn is_over(&mut self) -> Result<bool>;
-}
-
-fn accept(mut server: Box<dyn Server>, ready: mpsc::Sender<()>, over: &AtomicBool) -> Result<()> {
-    let going_on = || !over.load(Ordering::Relaxed);
-    while going_on() {
-        server.prepare()?;
-        // The receiver is gone when the run is over.
-        let _ = ready.send(());
-        while going_on() && !server.accept()? {}
-        while going_on() && !server.is_over()? {}
-    }
-    Ok(())
 }
 
 struct Ours {
