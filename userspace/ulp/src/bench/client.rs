@@ -398,3 +398,36 @@ impl Steps {
         }
     }
 }
+
+/// The times of the steps of one round, and their sum.
+pub struct Times {
+    start: Instant,
+    last: Instant,
+    times: Vec<Duration>,
+}
+
+impl Times {
+    pub fn begin() -> Self {
+        let times = Vec::with_capacity(8);
+        let start = Instant::now();
+        Self {
+            start,
+            last: start,
+            times,
+        }
+    }
+
+    /// Ends a step.
+    pub fn step(&mut self) {
+        let now = Instant::now();
+        self.times.push(now.duration_since(self.last));
+        self.last = now;
+    }
+
+    /// Ends the last step.
+    pub fn end(mut self) -> Vec<Duration> {
+        self.step();
+        self.times.push(self.last.duration_since(self.start));
+        self.times
+    }
+}

@@ -10,7 +10,7 @@
 //! pair before the request, and reports before each round that it is idle.
 
 use super::call;
-use super::client::{Rounds, Steps};
+use super::client::{Rounds, Steps, Times};
 use super::config::{Backend, Config};
 use super::end::DeviceOptions;
 use super::stats::Row;
@@ -57,7 +57,7 @@ pub fn run(
     let mut steps = Steps::new(STEPS)?;
     let mut rounds = Rounds::new(config);
     let result = (|| -> Result<()> {
-        let mut one: Box<dyn FnMut() -> Result<Times>> = match config.backend {
+        let mut one: Box<dyn FnMut() -> Result<Vec<Duration>>> = match config.backend {
             // Config::check() leaves io_uring out.
             Backend::Call | Backend::Uring => Box::new(ours(device, target, config.timeout())?),
             #[cfg(feature = "verbs")]
@@ -85,9 +85,6 @@ pub fn run(
     wire.send(&Message::Bye)
 }
 
-/// The times of the steps.
-pub type Times = [Duration; 4];
-
 /// The address of the server, and its buffer.
 pub struct Target {
     pub addr: SocketAddr,
@@ -98,7 +95,7 @@ fn ours(
     device: &DeviceOptions,
     target: Target,
     timeout: Duration,
-) -> Result<impl FnMut() -> Result<Times>> {
+) -> Result<impl FnMut() -> Result<Vec<Duration>>> {
     let source = device.source;
     let (device, _) = call::open(device)?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(4)?);
@@ -108,9 +105,9 @@ fn ours(
         options = options.source(SocketAddr::new(ip, 0));
     }
     Ok(move || {
-        let start = Instant::now();
+        let mut times = Times::begin();
         let buffer = pd.alloc_buffer(BUFFER)?;
-        let made = start.elapsed();
+        times.step();
         let qp = pd
             .qp_builder::<Rc>(&cq)
             .max_send_wr(4)
@@ -119,21 +116,16 @@ fn ours(
         let connection = qp
             .connect_cm(target.addr, &options)
             .map_err(|error| anyhow::anyhow!("connecting to {}: {}", target.addr, error.error()))?;
-        let connected = start.elapsed();
+        times.step();
         let write = rust_ulp::wr::Write::new(buffer.slice(..BYTES)?, remote.slice(..BYTES as u64)?);
         let mut batch = connection.qp().batch();
         batch.push(write)?;
         batch.submit_and_wait(1, timeout)?;
         drop(batch);
         cq.wait(timeout)?.check()?;
-        let total = start.elapsed();
+        let times = times.end();
         connection.disconnect()?;
-        Ok([
-            made,
-            connected.saturating_sub(made),
-            total.saturating_sub(connected),
-            total,
-        ])
+        Ok(times)
     })
 }
 

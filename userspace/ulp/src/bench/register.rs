@@ -7,7 +7,7 @@
 //! them.
 
 use super::call;
-use super::client::{Rounds, Steps};
+use super::client::{Rounds, Steps, Times};
 use super::config::{Backend, Config};
 use super::end::DeviceOptions;
 use super::stats::Row;
@@ -15,7 +15,7 @@ use anyhow::Result;
 use rust_ulp::Access;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const STEPS: &[&str] = &["allocate", "register", "deregister", "free", "total"];
 
@@ -61,36 +61,6 @@ pub fn run(
                 Ok(times.end())
             })
         }
-    }
-}
-
-struct Times {
-    start: Instant,
-    last: Instant,
-    times: Vec<Duration>,
-}
-
-impl Times {
-    fn begin() -> Self {
-        let times = Vec::with_capacity(STEPS.len());
-        let start = Instant::now();
-        Self {
-            start,
-            last: start,
-            times,
-        }
-    }
-
-    fn step(&mut self) {
-        let now = Instant::now();
-        self.times.push(now.duration_since(self.last));
-        self.last = now;
-    }
-
-    fn end(mut self) -> Vec<Duration> {
-        self.step();
-        self.times.push(self.last.duration_since(self.start));
-        self.times
     }
 }
 

@@ -2,13 +2,14 @@
 
 //! The two ends of `ulp bench connect` that use librdmacm.
 
-use crate::bench::connect::{Server, Target, Times, BUFFER, BYTES, SLICE};
+use crate::bench::client::Times;
+use crate::bench::connect::{Server, Target, BUFFER, BYTES, SLICE};
 use crate::bench::end::DeviceOptions;
 use crate::bench::wire::EndAddress;
 use anyhow::{ensure, Context as _, Result};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use ulp_verbs::{cm, Memory, QueuePair, Transport, VerbsCq};
 
 /// Connects by librdmacm.
@@ -16,22 +17,22 @@ pub fn client(
     device: &DeviceOptions,
     target: Target,
     timeout: Duration,
-) -> Result<impl FnMut() -> Result<Times>> {
+) -> Result<impl FnMut() -> Result<Vec<Duration>>> {
     let chosen = super::open(device)?;
     let cq = VerbsCq::new(&chosen.context, 16)?;
     let channel = cm::Channel::new()?;
     let remote = (target.end.addr, target.end.rkey);
     let source = device.source;
     Ok(move || {
-        let start = Instant::now();
+        let mut times = Times::begin();
         let memory = Memory::new(&chosen.context, BUFFER)?;
-        let made = start.elapsed();
+        times.step();
         let mut id = cm::Id::new(&channel)?;
         id.resolve_addr(source, target.addr, timeout)?;
         id.resolve_route(timeout)?;
         id.create_qp(&memory, &cq)?;
         id.connect(timeout)?;
-        let connected = start.elapsed();
+        times.step();
         id.write(remote, BYTES as u32)?;
         let mut status = None;
         while status.is_none() {
@@ -44,7 +45,7 @@ pub fn client(
                 cq.wait_event()?;
             }
         }
-        let total = start.elapsed();
+        let times = times.end();
         ensure!(
             status == Some(0),
             "the write failed: {}",
@@ -53,12 +54,7 @@ pub fn client(
         id.disconnect(timeout)?;
         // Discards the requests that the end of the queue pair flushed.
         while cq.poll(16, |_| {})? != 0 {}
-        Ok([
-            made,
-            connected.saturating_sub(made),
-            total.saturating_sub(connected),
-            total,
-        ])
+        Ok(times)
     })
 }
 
