@@ -107,16 +107,13 @@ fn with_server(
         version: VERSION,
         config: Box::new(config.clone()),
     })?;
-    match wire.receive()? {
-        Message::Welcome { version, machine } => {
-            ensure!(
-                version == VERSION,
-                "the server speaks version {version}, this is {VERSION}"
-            );
-            outcome.server = Some(*machine);
-        }
-        other => bail!("the server said {other:?}"),
-    }
+    let (version, machine) =
+        expect!(wire, Message::Welcome { version, machine } => (version, machine));
+    ensure!(
+        version == VERSION,
+        "the server speaks version {version}, this is {VERSION}"
+    );
+    outcome.server = Some(*machine);
     if config.test == Test::Connect {
         return connect::run(config, device, &mut wire, stop, &mut outcome.rows);
     }
@@ -154,10 +151,7 @@ fn row<E: End>(
         size,
         ends: ends.iter().map(End::address).collect(),
     })?;
-    let theirs = match wire.receive()? {
-        Message::Ready { ends } => ends,
-        other => bail!("the server said {other:?}"),
-    };
+    let theirs = expect!(wire, Message::Ready { ends } => ends);
     ensure!(
         theirs.len() == ends.len(),
         "the server has {} ends",
@@ -175,12 +169,8 @@ fn row<E: End>(
     wire.send(&Message::Finish {
         sent: all.iter().map(|m| m.sent.clone()).collect(),
     })?;
-    match wire.receive()? {
-        Message::Done { verified, lost } => {
-            sum_up(config, size, &all, (verified, lost), control.stopped())
-        }
-        other => bail!("the server said {other:?}"),
-    }
+    let theirs = expect!(wire, Message::Done { verified, lost } => (verified, lost));
+    sum_up(config, size, &all, theirs, control.stopped())
 }
 
 /// Runs the threads, and reads the messages of the server meanwhile.

@@ -46,10 +46,7 @@ pub fn run(
         size: BYTES as u32,
         ends: Vec::new(),
     })?;
-    let (port, end) = match wire.receive()? {
-        Message::Listening { port, end } => (port, end),
-        other => bail!("the server said {other:?}"),
-    };
+    let (port, end) = expect!(wire, Message::Listening { port, end } => (port, end));
     let target = Target {
         addr: SocketAddr::new(peer.ip().to_canonical(), port),
         end,
@@ -67,10 +64,7 @@ pub fn run(
         };
         while let Some(counts) = rounds.next(stop) {
             wire.send(&Message::Alive)?;
-            match wire.receive()? {
-                Message::Alive => {}
-                other => bail!("the server said {other:?}"),
-            }
+            expect!(wire, Message::Alive => ());
             let times = one()?;
             if counts {
                 steps.record(&times);
@@ -137,10 +131,7 @@ pub fn serve(
     local: SocketAddr,
     stop: &Arc<AtomicBool>,
 ) -> Result<()> {
-    match wire.receive()? {
-        Message::Row { .. } => {}
-        other => bail!("the client said {other:?}"),
-    }
+    expect!(wire, Message::Row { .. } => ());
     let addr = SocketAddr::new(local.ip().to_canonical(), 0);
     let mut server: Box<dyn Server> = match config.peer_backend {
         // Config::check() leaves io_uring out.

@@ -29,6 +29,16 @@ macro_rules! with_end {
     };
 }
 
+/// Receives a message, which must be of a kind, and returns what it has.
+macro_rules! expect {
+    ($wire:expr, $message:pat => $value:expr) => {
+        match $wire.receive()? {
+            $message => $value,
+            other => anyhow::bail!("the peer said {other:?}"),
+        }
+    };
+}
+
 mod call;
 mod client;
 mod config;

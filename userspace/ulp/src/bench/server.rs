@@ -62,21 +62,15 @@ fn serve(
     device: &DeviceOptions,
     stop: &Arc<AtomicBool>,
 ) -> Result<()> {
-    let config = match wire.receive()? {
-        Message::Hello {
-            magic,
-            version,
-            config,
-        } => {
-            ensure!(magic == MAGIC, "the peer is another program");
-            ensure!(
-                version == VERSION,
-                "the client speaks version {version}, this is {VERSION}"
-            );
-            config
-        }
-        other => bail!("the client said {other:?}"),
-    };
+    let (magic, version, config) = expect!(
+        wire,
+        Message::Hello { magic, version, config } => (magic, version, config)
+    );
+    ensure!(magic == MAGIC, "the peer is another program");
+    ensure!(
+        version == VERSION,
+        "the client speaks version {version}, this is {VERSION}"
+    );
     config.check()?;
     wire.set_timeout(config.timeout());
     wire.send(&Message::Welcome {
@@ -132,10 +126,7 @@ fn row<E: End>(
         end.connect(peer)?;
     }
     wire.send(&Message::Ready { ends: addresses })?;
-    match wire.receive()? {
-        Message::Start => {}
-        other => bail!("the client said {other:?}"),
-    }
+    expect!(wire, Message::Start => ());
     let (sent, served) = serve_all(&mut ends, task, wire)?;
     let mut verified = served.iter().map(|served| served.verified).sum();
     for (thread, (end, sent)) in ends.iter().zip(&sent).enumerate() {
