@@ -156,8 +156,6 @@ struct Rdma {
     bytes: usize,
     /// Bytes of a place in the inbox.
     place: usize,
-    ours: Vec<u8>,
-    came: Vec<u8>,
 }
 
 impl Rdma {
@@ -212,8 +210,6 @@ impl Rdma {
             numbers,
             bytes,
             place,
-            ours: Vec::new(),
-            came: Vec::new(),
         })
     }
 
@@ -235,14 +231,12 @@ impl Rdma {
     }
 
     /// Adds a piece that came into the inbox to this rank's own.
-    fn add(&mut self, step: &Step, piece: &Range<usize>) -> Result<()> {
+    fn add(&self, step: &Step, piece: &Range<usize>) -> Result<()> {
         let from = self.target(step, &step.takes, piece);
-        self.ours.resize(piece.len(), 0);
-        self.came.resize(piece.len(), 0);
-        self.memory.read_at(piece.start, &mut self.ours)?;
-        self.memory.read_at(from, &mut self.came)?;
-        add(self.numbers, &mut self.ours, &self.came);
-        Ok(self.memory.write_at(piece.start, &self.ours)?)
+        let mut ours = self.memory.to_vec(piece.clone())?;
+        let came = self.memory.to_vec(from..from + piece.len())?;
+        add(self.numbers, &mut ours, &came);
+        Ok(self.memory.write_at(piece.start, &ours)?)
     }
 
     /// Waits for the completion of a request.

@@ -97,10 +97,11 @@ fn until<T>(
     whom: &str,
 ) -> Result<T> {
     loop {
+        // Read first, so that `ready` is polled once more after a stop.
+        let stopped = stop.iter().any(|stop| stop.load(Ordering::Relaxed));
         if let Some(it) = ready()? {
             return Ok(it);
         }
-        let stopped = stop.iter().any(|stop| stop.load(Ordering::Relaxed));
         ensure!(!stopped, "interrupted");
         ensure!(Instant::now() < deadline, "{whom} did not connect in time");
         std::thread::sleep(SLICE / 2);
@@ -143,10 +144,12 @@ fn incoming(listener: &TcpListener) -> Result<Option<(TcpStream, SocketAddr)>> {
     }
 }
 
-/// Waits for the previous rank, and refuses others.
+/// Waits for the previous rank, and refuses others once this one `said` to the next what it is: a
+/// rank that both is refused and has to refuse this one ends, and would leave this one unanswered.
 fn accept(
     listener: &TcpListener,
     (want, rank): (&str, usize),
+    said: &AtomicBool,
     deadline: Instant,
     stop: &[&AtomicBool],
 ) -> Result<TcpStream> {
@@ -165,6 +168,8 @@ fn accept(
             if hello == *want {
                 return Ok(say(&tcp, "").is_ok().then_some(tcp));
             }
+            let said = || Ok(said.load(Ordering::Relaxed).then_some(()));
+            until(said, deadline, stop, "the next rank")?;
             let answer = format!("rank {rank} waits for {want}, not {hello}");
             eprintln!("{addr} was refused: {answer}");
             // It may be gone already.
@@ -198,14 +203,15 @@ impl Ring {
         let own = name(rank);
         let listener = TcpListener::bind(own)
             .with_context(|| format!("listening at {own}, which is this rank"))?;
-        let alone = AtomicBool::new(false);
+        let (said, alone) = (AtomicBool::new(false), AtomicBool::new(false));
         let (prev, next) = std::thread::scope(|scope| {
             let want = hello(rank + ranks - 1);
-            let (listener, stop, alone) = (&listener, &*stop, &alone);
-            let prev =
-                scope.spawn(move || accept(listener, (&want, rank), deadline, &[stop, alone]));
+            let (listener, stop, said, alone) = (&listener, &*stop, &said, &alone);
+            let stops = [stop, alone];
+            let prev = scope.spawn(move || accept(listener, (&want, rank), said, deadline, &stops));
             let next = dial(name(rank + 1), deadline, &[stop]).and_then(|tcp| {
                 say(&tcp, &hello(rank))?;
+                said.store(true, Ordering::Relaxed);
                 let answer = hear(&tcp, left(deadline))?;
                 ensure!(answer.is_empty(), "{} refuses: {answer}", name(rank + 1));
                 Ok(tcp)
@@ -525,6 +531,19 @@ mod tests {
                 told.contains("rank 2 (127.73.") && told.contains("has failed"),
                 "{told}"
             );
+        }
+    }
+
+    #[test]
+    fn ranks_that_refuse_each_other_both_hear_why() {
+        let names: Vec<_> = (1..3).map(|n| format!("127.76.0.{n}:7180")).collect();
+        let ranks = [0, 1].map(|rank| {
+            let (names, vector) = (names.clone(), (7 + rank as u32, Type::F32));
+            std::thread::spawn(move || Ring::connect(names, rank, vector, LONG, Arc::default()))
+        });
+        for rank in ranks {
+            let refused = rank.join().unwrap().err().unwrap().to_string();
+            assert!(refused.contains(":7180 refuses: rank "), "{refused}");
         }
     }
 
