@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! There is no batch of sends for a queue pair that is not connected.
-//@ error E0599: no method named `batch` found for struct `PreparedQp
+//@ error E0599: no method named `batch` found for struct `Qp<Rc, Init>`
 
 use rust_ulp::error::Result;
 use rust_ulp::qp::Rc;

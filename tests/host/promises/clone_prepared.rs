@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Nobody keeps a copy of a queue pair from before it was connected.
-//@ error E0599: no method named `clone` found for struct `PreparedQp
+//@ error E0599: no method named `clone` found for struct `Qp`
 
 use rust_ulp::error::Result;
 use rust_ulp::qp::Rc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A datagram queue pair is connected to nobody.
-//@ error E0599: the method `connect` exists for struct `PreparedQp<Ud>`, but its trait bounds
+//@ error E0599: the method `connect` exists for struct `Qp<Ud, Init>`, but its trait bounds
 
 use rust_ulp::error::Result;
 use rust_ulp::qp::{Rc, Ud};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Nor by way of TCP.
-//@ error E0599: the method `connect_tcp` exists for struct `PreparedQp<Ud>`, but its trait bounds
+//@ error E0599: the method `connect_tcp` exists for struct `Qp<Ud, Init>`, but its trait bounds
 
 use rust_ulp::error::Result;
 use rust_ulp::qp::{Rc, Ud};

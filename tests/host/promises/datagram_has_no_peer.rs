@@ -6,6 +6,6 @@ use rust_ulp::qp::{Uc, Ud};
 use rust_ulp::*;
 
 pub fn promise(uc: &Qp<Uc>, ud: &Qp<Ud>) {
-    println!("{} {}", ud.local(), uc.peer());
+    println!("{} {}", ud.endpoint(), uc.peer());
     println!("{}", ud.peer()); //~ BAD
 }

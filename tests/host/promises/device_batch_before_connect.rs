@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A batch over queue pairs takes no send for one that is not connected.
-//@ error E0277: RequestFor<'_, &PreparedQp<Rc>>` is not satisfied
+//@ error E0277: RequestFor<'_, &Qp<Rc, Init>>` is not satisfied
 
 use rust_ulp::error::Result;
 use rust_ulp::qp::Rc;

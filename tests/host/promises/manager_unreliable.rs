@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The connection manager makes reliable connections.
-//@ error E0599: no method named `connect_cm` found for struct `PreparedQp<Uc>`
+//@ error E0599: no method named `connect_cm` found for struct `Qp<Uc, Init>`
 
 use rust_ulp::error::Result;
 use rust_ulp::qp::{Rc, Uc};

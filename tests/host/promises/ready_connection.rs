@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A connection needs a peer before it is ready.
-//@ error E0599: no method named `ready` found for struct `PreparedQp<Uc>`
+//@ error E0599: no method named `ready` found for struct `Qp<Uc, Init>`
 
 use rust_ulp::error::Result;
 use rust_ulp::qp::{Uc, Ud};

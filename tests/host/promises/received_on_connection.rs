@@ -7,7 +7,7 @@ use rust_ulp::qp::{Rc, Ud};
 use rust_ulp::*;
 
 pub fn promise(rc: &Qp<Rc>, ud: &Qp<Ud>, done: Completion, into: LocalSlice) -> Result<()> {
-    drop((ud.received(&done, &into)?, rc.local()));
+    drop((ud.received(&done, &into)?, rc.endpoint()));
     drop(rc.received(&done, &into)?); //~ BAD
     Ok(())
 }

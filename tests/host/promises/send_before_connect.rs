@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A queue pair that is not connected takes receives, and nothing else.
-//@ error E0599: no method named `post` found for struct `PreparedQp
+//@ error E0599: no method named `post` found for struct `Qp<Rc, Init>`
 
 use rust_ulp::error::Result;
 use rust_ulp::qp::Rc;

@@ -75,7 +75,7 @@ fn work(args: &[&str]) -> Result<()> {
     wire.say(&format!(
         "qpn={} gid={} receives={RECEIVES}",
         qp.qp_num(),
-        qp.local().gid
+        qp.endpoint().gid
     ))?;
     echo(&qp, &cq, &buf, room)?;
     wire.say("done")?;

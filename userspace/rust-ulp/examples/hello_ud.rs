@@ -49,7 +49,7 @@ fn receive(qp: &Qp<Ud>, cq: &Cq, buf: &Buffer, seconds: u64) -> rust_ulp::error:
 
 fn answer() -> Result<()> {
     let (qp, cq, buf) = open()?;
-    println!("{} {}", qp.local().gid, qp.qp_num());
+    println!("{} {}", qp.endpoint().gid, qp.qp_num());
     let got = receive(&qp, &cq, &buf, 60)?;
     let from = qp.reply_to(&got)?;
     let (who, text) = (from.ah().path().gid, got.payload.to_vec()?);

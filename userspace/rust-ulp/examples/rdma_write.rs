@@ -50,7 +50,7 @@ fn write(addr: &str, message: &[u8]) -> Result<()> {
     let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let (qp, peer) = qp.connect_tcp_with(addr, &[], TcpOptions::new().retry_refused())?;
     let (src, dst) = (src.slice(..message.len())?, peer.grant(0)?);
-    println!("{} writes to {}, {dst}", qp.local(), qp.peer());
+    println!("{} writes to {}, {dst}", qp.endpoint(), qp.peer());
     qp.post(Write::new(src, dst).imm(1).wr_id(7))?;
     println!("{}", cq.wait(Duration::from_secs(30))?.ok()?);
     Ok(())

@@ -175,7 +175,7 @@ impl Qp<Ud> {
         let mut path = self.path_to(gid, datagram.src_lid);
         match datagram.grh {
             // Sent to another GID of this port: nobody else can answer for that one.
-            Some(grh) if grh.dst != self.local().gid => {
+            Some(grh) if grh.dst != self.endpoint().gid => {
                 let gids = Device::from_inner(self.device_inner()).gids(path.port)?;
                 let found = gids.iter().find(|entry| entry.gid == grh.dst);
                 if let Some(index) = found.and_then(|entry| u8::try_from(entry.index).ok()) {

@@ -8,12 +8,12 @@ use crate::buffer::Buffer;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::object::Object;
-use crate::qp::{PreparedQp, Qp};
+use crate::qp::Qp;
 use crate::range::widen;
 use crate::remote::RemoteSlice;
 use crate::sealed;
 use crate::sys::Command;
-use crate::transport::Connected;
+use crate::transport::{Connected, State};
 use nix::errno::Errno;
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -25,13 +25,7 @@ pub trait GrantFor: sealed::Sealed {
     fn bound(&self) -> (u32, u64);
 }
 
-impl<T: Connected> GrantFor for Qp<T> {
-    fn bound(&self) -> (u32, u64) {
-        (self.handle(), self.device_inner().id())
-    }
-}
-
-impl<T: Connected> GrantFor for PreparedQp<T> {
+impl<T: Connected, S: State> GrantFor for Qp<T, S> {
     fn bound(&self) -> (u32, u64) {
         (self.handle(), self.device_inner().id())
     }

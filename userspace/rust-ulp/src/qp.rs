@@ -31,7 +31,7 @@ pub use crate::attr::{QpAttr, QpCaps, QpInfo};
 pub use crate::params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
 pub use crate::path::Path;
 pub use crate::state::{AttrSet, QpState};
-pub use crate::transport::{Connected, Rc, Transport, Uc, Ud};
+pub use crate::transport::{Connected, Init, Rc, Rts, State, Transport, Uc, Ud};
 
 /// Returns the number of a first packet, which a peer cannot guess.
 fn random_psn() -> Result<u32> {
@@ -319,7 +319,7 @@ impl<T: Transport> QpBuilder<T> {
         let params = &self.params;
         let up_to = |n: u32| u8::try_from(n).unwrap_or(u8::MAX).min(params.rd_atomic);
         let port_mtu = Mtu::at_most(about_port.active_mtu);
-        let qp = PreparedQp {
+        let qp = Qp {
             local: Endpoint {
                 qp_num: inner.qp_num,
                 psn: random_psn()?,
@@ -330,7 +330,7 @@ impl<T: Transport> QpBuilder<T> {
                 initiator: up_to(info.max_initiator),
             },
             inner,
-            transport: PhantomData,
+            peer: (),
         };
         qp.initialize()?;
         Ok(qp)
@@ -527,19 +527,37 @@ impl Inner {
     }
 }
 
+/// A queue pair of the transport `T`, whose type says its state `S`: [`Rts`] unless said.
+///
+/// A [`PreparedQp`] takes receives. Connecting it, or making it ready, turns it into a `Qp<T>`, to
+/// which any request can be posted. The queue pair is destroyed when it is dropped, or the last of
+/// its clones, with whatever is in flight on it. Completions that are in the queue already can
+/// still be taken. It keeps its completion queues and its protection domain.
+#[derive(Debug)]
+#[must_use = "a queue pair that is dropped is destroyed"]
+pub struct Qp<T: Transport, S: State = Rts> {
+    inner: Arc<Inner>,
+    local: Endpoint,
+    peer: S::Peer<T>,
+}
+
 /// A queue pair that is not yet connected (state Init): receives can be posted, so that they are
 /// there before the peer sends.
 ///
 /// Connecting turns it into a [`Qp`]. It is not to be cloned: nothing is left of it then.
-#[derive(Debug)]
-#[must_use = "a queue pair does nothing before it is connected"]
-pub struct PreparedQp<T: Transport> {
-    inner: Arc<Inner>,
-    local: Endpoint,
-    transport: PhantomData<fn() -> T>,
+pub type PreparedQp<T> = Qp<T, Init>;
+
+/// A clone is cheap. The queue pair is destroyed when the last one is dropped.
+impl<T: Transport> Clone for Qp<T> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            ..*self
+        }
+    }
 }
 
-impl<T: Transport> PreparedQp<T> {
+impl<T: Transport, S: State> Qp<T, S> {
     /// Posts a receive.
     ///
     /// # Errors
@@ -572,6 +590,103 @@ impl<T: Transport> PreparedQp<T> {
         cancel(&self.inner.device, self.handle(), None)
     }
 
+    /// Returns its number: 24 bits.
+    pub fn qp_num(&self) -> u32 {
+        self.inner.qp_num
+    }
+
+    /// Returns its capacities.
+    pub fn caps(&self) -> &QpCaps {
+        &self.inner.caps
+    }
+
+    /// Returns this end, as the other end needs to know it. The first packet's number is random.
+    pub fn endpoint(&self) -> Endpoint {
+        self.local
+    }
+
+    /// Returns its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    /// Returns the completion queue of its sends.
+    pub fn send_cq(&self) -> &Cq {
+        &self.inner.send_cq
+    }
+
+    /// Returns the completion queue of its receives.
+    pub fn recv_cq(&self) -> &Cq {
+        &self.inner.recv_cq
+    }
+
+    /// Returns the shared receive queue from which it takes its receives, if there is one.
+    pub fn srq(&self) -> Option<&Srq> {
+        self.inner.srq.as_ref()
+    }
+
+    /// Sets attributes, and returns the path as the kernel resolved it. A program that takes a
+    /// [`PreparedQp`] to the state Rts by this way calls [`PreparedQp::into_connected`] afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidTransition`] if the state table does not allow it; [`Error::Sys`] with
+    /// `ERANGE` for numbers that are too large, `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if
+    /// there is no way to the peer; [`Error::DeviceGone`].
+    #[doc(alias = "RUST_ULP_IOC_QP_MODIFY")]
+    pub fn modify(&self, attr: QpAttr) -> Result<Path> {
+        self.inner.modify(attr)
+    }
+
+    /// Asks the kernel for its state and attributes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`].
+    pub fn query(&self) -> Result<QpInfo> {
+        self.inner.query()
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.inner.object.handle()
+    }
+
+    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
+        &self.inner.device
+    }
+
+    pub(crate) fn target(&self) -> Target<'_> {
+        let datagrams = T::QP_TYPE == abi::QPT_UD;
+        self.inner.target(datagrams.then_some(self.local.mtu))
+    }
+}
+
+impl<T: Transport> Qp<T> {
+    /// Posts a request: it is under way when this returns, and reports its end to the completion
+    /// queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::QueueFull`] if there is no room: reap and try again. [`Error::Range`],
+    /// [`Error::Misaligned`], [`Error::Access`], [`Error::TooMany`] or [`Error::DatagramTooLong`]
+    /// for a request that cannot work, [`Error::SharedReceives`] for a receive on a queue pair that
+    /// has a shared receive queue, [`Error::NotConnected`] if [`Self::modify`] has reset the queue
+    /// pair, [`Error::Sys`] with `EMSGSIZE` for too many bytes, `EXDEV` for a buffer of another
+    /// domain or `ENOENT` for one of another [`Device`], [`Error::DeviceGone`]. Nothing was posted
+    /// then.
+    ///
+    /// After a request has failed, the queue pair is in the state [`QpState::Err`]. It still takes
+    /// requests, and each completes with [`Status::Flushed`](crate::Status::Flushed).
+    pub fn post<'a>(&self, request: impl Post<'a, T>) -> Result<()> {
+        post_one(&self.target(), &request.into())
+    }
+
+    pub(crate) fn storage(&self) -> &Cache {
+        &self.inner.storage
+    }
+}
+
+impl<T: Transport> PreparedQp<T> {
     /// Takes it from the state Reset to Init.
     fn initialize(&self) -> Result<()> {
         let (inner, params) = (&self.inner, &self.inner.params);
@@ -594,55 +709,6 @@ impl<T: Transport> PreparedQp<T> {
             _ => drop(self.modify(QpAttr::to(QpState::Reset))?),
         }
         self.initialize()
-    }
-
-    /// Returns its number: 24 bits.
-    pub fn qp_num(&self) -> u32 {
-        self.inner.qp_num
-    }
-
-    /// Returns its capacities.
-    pub fn caps(&self) -> &QpCaps {
-        &self.inner.caps
-    }
-
-    /// Returns its protection domain.
-    pub fn pd(&self) -> &Pd {
-        &self.inner.pd
-    }
-
-    /// Returns the completion queue of its sends.
-    pub fn send_cq(&self) -> &Cq {
-        &self.inner.send_cq
-    }
-
-    /// Returns the completion queue of its receives.
-    pub fn recv_cq(&self) -> &Cq {
-        &self.inner.recv_cq
-    }
-
-    /// Returns this end, as the other end needs to know it. The first packet's number is random.
-    pub fn endpoint(&self) -> Endpoint {
-        self.local
-    }
-
-    /// Sets attributes, as [`Qp::modify`]. One who goes on to the state Rts by this way calls
-    /// [`Self::into_connected`] afterwards.
-    ///
-    /// # Errors
-    ///
-    /// As [`Qp::modify`].
-    pub fn modify(&self, attr: QpAttr) -> Result<Path> {
-        self.inner.modify(attr)
-    }
-
-    /// Asks the kernel for its state and attributes.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
-    pub fn query(&self) -> Result<QpInfo> {
-        self.inner.query()
     }
 
     /// Takes a queue pair that [`Self::modify`] brought to the state Rts as connected.
@@ -693,20 +759,7 @@ impl<T: Transport> PreparedQp<T> {
             inner: self.inner,
             local: self.local,
             peer,
-            transport: PhantomData,
         }
-    }
-
-    pub(crate) fn handle(&self) -> u32 {
-        self.inner.object.handle()
-    }
-
-    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
-        &self.inner.device
-    }
-
-    pub(crate) fn target(&self) -> Target<'_> {
-        self.inner.target(None)
     }
 
     pub(crate) fn params(&self) -> &Params {
@@ -856,155 +909,6 @@ impl PreparedQp<Ud> {
     }
 }
 
-/// A queue pair that is connected, or ready (state Rts): requests can be posted to it.
-///
-/// Cheap to clone; destroyed when the last clone is gone, with whatever is in flight on it.
-/// Completions that are in the queue already can still be taken. It keeps its completion queues and
-/// its protection domain.
-#[derive(Debug)]
-pub struct Qp<T: Transport> {
-    inner: Arc<Inner>,
-    local: Endpoint,
-    peer: T::Peer,
-    transport: PhantomData<fn() -> T>,
-}
-
-impl<T: Transport> Clone for Qp<T> {
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            transport: PhantomData,
-            ..*self
-        }
-    }
-}
-
-impl<T: Transport> Qp<T> {
-    /// Posts a request: it is under way when this returns, and reports its end to the completion
-    /// queue.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::QueueFull`] if there is no room: reap and try again. [`Error::Range`],
-    /// [`Error::Misaligned`], [`Error::Access`], [`Error::TooMany`] or [`Error::DatagramTooLong`]
-    /// for a request that cannot work, [`Error::SharedReceives`] for a receive on a queue pair that
-    /// has a shared receive queue, [`Error::NotConnected`] if [`Self::modify`] has reset the queue
-    /// pair, [`Error::Sys`] with `EMSGSIZE` for too many bytes, `EXDEV` for a buffer of another
-    /// domain or `ENOENT` for one of another [`Device`], [`Error::DeviceGone`]. Nothing was posted
-    /// then.
-    ///
-    /// After a request has failed, the queue pair is in the state [`QpState::Err`]. It still takes
-    /// requests, and each completes with [`Status::Flushed`](crate::Status::Flushed).
-    pub fn post<'a>(&self, request: impl Post<'a, T>) -> Result<()> {
-        post_one(&self.target(), &request.into())
-    }
-
-    /// Posts a receive; the same as [`Self::post`] with it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::post`].
-    pub fn post_recv(&self, recv: Recv<'_>) -> Result<()> {
-        self.post(recv)
-    }
-
-    /// Completes the requests in flight whose number is `wr_id` as
-    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has
-    /// completed already stays as it is, and the queue goes on. The device is not done with what
-    /// was canceled: see there. An unsignaled send counts as in flight until a later one has
-    /// completed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
-    #[doc(alias = "rust_ulp_cancel")]
-    pub fn cancel(&self, wr_id: u64) -> Result<u32> {
-        cancel(&self.inner.device, self.handle(), Some(wr_id))
-    }
-
-    /// Cancels all requests in flight, as [`Self::cancel`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::cancel`].
-    pub fn cancel_all(&self) -> Result<u32> {
-        cancel(&self.inner.device, self.handle(), None)
-    }
-
-    /// Returns its number: 24 bits.
-    pub fn qp_num(&self) -> u32 {
-        self.inner.qp_num
-    }
-
-    /// Returns its capacities.
-    pub fn caps(&self) -> &QpCaps {
-        &self.inner.caps
-    }
-
-    /// Returns this end.
-    pub fn local(&self) -> &Endpoint {
-        &self.local
-    }
-
-    /// Returns its protection domain.
-    pub fn pd(&self) -> &Pd {
-        &self.inner.pd
-    }
-
-    /// Returns the completion queue of its sends.
-    pub fn send_cq(&self) -> &Cq {
-        &self.inner.send_cq
-    }
-
-    /// Returns the completion queue of its receives.
-    pub fn recv_cq(&self) -> &Cq {
-        &self.inner.recv_cq
-    }
-
-    /// Returns the shared receive queue from which it takes its receives, if there is one.
-    pub fn srq(&self) -> Option<&Srq> {
-        self.inner.srq.as_ref()
-    }
-
-    /// Sets attributes, and returns the path as the kernel resolved it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidTransition`] if the state table does not allow it; [`Error::Sys`] with
-    /// `ERANGE` for numbers that are too large, `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if
-    /// there is no way to the peer; [`Error::DeviceGone`].
-    #[doc(alias = "RUST_ULP_IOC_QP_MODIFY")]
-    pub fn modify(&self, attr: QpAttr) -> Result<Path> {
-        self.inner.modify(attr)
-    }
-
-    /// Asks the kernel for its state and attributes.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
-    pub fn query(&self) -> Result<QpInfo> {
-        self.inner.query()
-    }
-
-    pub(crate) fn handle(&self) -> u32 {
-        self.inner.object.handle()
-    }
-
-    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
-        &self.inner.device
-    }
-
-    pub(crate) fn storage(&self) -> &Cache {
-        &self.inner.storage
-    }
-
-    pub(crate) fn target(&self) -> Target<'_> {
-        let datagrams = T::QP_TYPE == abi::QPT_UD;
-        self.inner.target(datagrams.then_some(self.local.mtu))
-    }
-}
-
 impl<T: Connected> Qp<T> {
     /// Returns the other end of the connection.
     pub fn peer(&self) -> &Endpoint {
@@ -1025,32 +929,25 @@ impl Qp<Ud> {
 
 impl Completion {
     /// Returns true if the request was posted to this queue pair.
-    pub fn is_of<T: Transport>(&self, qp: &Qp<T>) -> bool {
+    pub fn is_of<T: Transport, S: State>(&self, qp: &Qp<T, S>) -> bool {
         (self.qp, self.device) == (qp.handle(), qp.device_inner().id())
     }
 }
 
 #[cfg(any(feature = "smol", feature = "tokio"))]
-macro_rules! request_queues {
-    ($($name:ident)*) => { $(
-        impl<T: Transport> crate::wr::RequestQueue for $name<T> {
-            fn keep(&self) -> Arc<dyn std::any::Any + std::marker::Send + Sync> {
-                self.inner.clone()
-            }
+impl<T: Transport, S: State> crate::wr::RequestQueue for Qp<T, S> {
+    fn keep(&self) -> Arc<dyn std::any::Any + std::marker::Send + Sync> {
+        self.inner.clone()
+    }
 
-            fn completes_to(&self, receives: bool) -> &Cq {
-                if receives {
-                    &self.inner.recv_cq
-                } else {
-                    &self.inner.send_cq
-                }
-            }
+    fn completes_to(&self, receives: bool) -> &Cq {
+        if receives {
+            &self.inner.recv_cq
+        } else {
+            &self.inner.send_cq
         }
-    )* };
+    }
 }
-
-#[cfg(any(feature = "smol", feature = "tokio"))]
-request_queues! { Qp PreparedQp }
 
 impl<'a, T: Transport, R: Post<'a, T>> RequestFor<'a, &Qp<T>> for R {
     fn target<'q>(qp: &'q &Qp<T>) -> Target<'q> {

@@ -133,7 +133,7 @@ fn what_peers_exchange_is_a_key_of_a_map() {
     let (all, part) = (grant.remote(), grant.remote().slice(8..).unwrap());
     let set: std::collections::HashSet<_> = [all, part, all].into();
     assert_eq!(set.len(), 2);
-    let ends: std::collections::HashSet<_> = [*p.a.local(), *p.b.local(), *p.b.peer()].into();
+    let ends: std::collections::HashSet<_> = [p.a.endpoint(), p.b.endpoint(), *p.b.peer()].into();
     assert_eq!(ends.len(), 2);
 }
 
@@ -305,7 +305,7 @@ fn unsignaled_requests_are_silent_and_failures_are_not() {
         (Status::RemoteAccess, 0x2a)
     );
     assert_eq!(error.qp_num, p.a.qp_num());
-    assert_eq!(error.peer, Some((p.b.qp_num(), p.b.local().gid)));
+    assert_eq!(error.peer, Some((p.b.qp_num(), p.b.endpoint().gid)));
     let text = error.to_string();
     for part in [
         "Write request 3",
@@ -1271,7 +1271,7 @@ fn a_connection_is_what_both_ends_can() {
         ),
         (0x60, 0xabcde, 7, 5)
     );
-    assert_eq!((qp.peer(), *qp.local()), (&peer, end));
+    assert_eq!((qp.peer(), qp.endpoint()), (&peer, end));
 }
 
 #[test]
@@ -1352,8 +1352,8 @@ fn states_in_their_order_or_an_explanation() {
         (qp.peer().qp_num, qp.peer().gid, qp.peer().mtu),
         (5, Gid([3; 16]), Mtu::B256)
     );
-    assert_eq!(qp.local().psn, 8);
-    assert_eq!(qp.local().gid, "::ffff:10.9.0.1".parse().unwrap());
+    assert_eq!(qp.endpoint().psn, 8);
+    assert_eq!(qp.endpoint().gid, "::ffff:10.9.0.1".parse().unwrap());
     kernel.refuse("QP_MODIFY", Errno::EHOSTUNREACH);
     let error = qp.modify(QpAttr::to(QpState::Err)).unwrap_err();
     assert!(
@@ -1417,9 +1417,12 @@ fn two_programs_meet() {
     let (their_qp, about_us, _grant) = peer.join().unwrap();
     assert_eq!(
         (about.addr, about.endpoint, about.grants.len()),
-        (addr, *their_qp.local(), 1)
+        (addr, their_qp.endpoint(), 1)
     );
-    assert_eq!((about_us.endpoint, about_us.grants.len()), (*qp.local(), 0));
+    assert_eq!(
+        (about_us.endpoint, about_us.grants.len()),
+        (qp.endpoint(), 0)
+    );
     let dst = about.grant(0).unwrap();
     assert_eq!(dst.access(), Some(Access::REMOTE_WRITE));
     assert!(matches!(about.grant(1), Err(Error::Range { .. })));
@@ -1532,7 +1535,7 @@ fn whoever_waits_for_a_peer_hears_that_the_device_is_gone() {
     let silent = TcpStream::connect(addr).unwrap();
     let incoming = listener.accept(SOON).unwrap();
     let slow = std::thread::spawn(move || {
-        incoming.accept(theirs, &[&grant])?;
+        incoming.accept(theirs, &[&grant]).map(drop)?;
         Ok(())
     });
     let idle = std::thread::spawn(move || listener.accept(Duration::MAX).map(drop));
@@ -2136,7 +2139,7 @@ fn failed_completions_say_what_to_do() {
             Opcode::from_code(opcode),
             p.a.qp_num(),
             p.b.qp_num(),
-            p.b.local().gid,
+            p.b.endpoint().gid,
             Status::from_code(status).name()
         );
         assert!(text.starts_with(&head), "{text}");
@@ -2166,7 +2169,7 @@ fn an_unreliable_connection() {
     );
     let (at_a, at_b) = (a.endpoint(), b.endpoint());
     let (a, b) = (a.connect(at_b).unwrap(), b.connect(at_a).unwrap());
-    assert_eq!((a.peer(), a.local()), (&at_b, &at_a));
+    assert_eq!((a.peer(), a.endpoint()), (&at_b, at_a));
     assert_eq!(a.query().unwrap().path_mtu, Some(Mtu::B512));
 
     let grant = mem.grant(2048.., Access::REMOTE_WRITE).unwrap();
@@ -2226,7 +2229,7 @@ fn a_silent_address_leaves_time_for_the_others() {
         let options = TcpOptions::new().timeout(100 * NOW);
         let (_qp, peer) = qp().connect_tcp_with(&addrs[..], &[], options).unwrap();
         assert_eq!(peer.addr, addrs[1]);
-        accept.join().unwrap();
+        drop(accept.join().unwrap());
     });
     let options = TcpOptions::new().timeout(4 * NOW);
     let error = qp().connect_tcp_with(silent, &[], options).unwrap_err();
@@ -2256,7 +2259,7 @@ fn an_unreliable_connection_by_tcp() {
     let ours = pd.qp_builder::<Uc>(&cq).build().unwrap();
     let (qp, _) = ours.connect_tcp(addr, &[]).unwrap();
     let (their_qp, _) = peer.join().unwrap().unwrap();
-    assert_eq!(qp.peer(), their_qp.local());
+    assert_eq!(*qp.peer(), their_qp.endpoint());
 
     // The two ends have to be of one kind.
     let listener = Listener::bind(&kernel.device(), "127.0.0.1:0").unwrap();
@@ -2308,8 +2311,11 @@ fn a_datagram_and_its_answer() {
     let (room_a, room_b) = (d.mem.slice(0..64).unwrap(), d.mem.slice(4096..).unwrap());
     d.b.post_recv(Recv::new(room_b.clone()).wr_id(1)).unwrap();
     d.a.post_recv(Recv::new(room_a.clone()).wr_id(2)).unwrap();
-    let ah = d.a.address(d.b.local()).unwrap();
-    assert_eq!((ah.path().gid, ah.path().hop_limit), (d.b.local().gid, 64));
+    let ah = d.a.address(&d.b.endpoint()).unwrap();
+    assert_eq!(
+        (ah.path().gid, ah.path().hop_limit),
+        (d.b.endpoint().gid, 64)
+    );
     let to = ah.queue_pair(d.b.qp_num(), d.b.qkey());
     d.a.post(SendTo::inline_bytes(b"who is there?", &to).imm(5).wr_id(3))
         .unwrap();
@@ -2321,7 +2327,7 @@ fn a_datagram_and_its_answer() {
     assert_eq!((got.payload.offset(), got.payload.len()), (4096 + 40, 13));
     assert_eq!(got.payload.to_vec().unwrap(), b"who is there?");
     let grh = got.grh.unwrap();
-    assert_eq!((grh.src, grh.dst), (d.a.local().gid, d.b.local().gid));
+    assert_eq!((grh.src, grh.dst), (d.a.endpoint().gid, d.b.endpoint().gid));
     assert_eq!(grh.hop_limit, 64);
 
     // The answer goes where it came from. The peer's Q_Key is another one: it has to be known.
@@ -2380,7 +2386,7 @@ fn what_is_no_datagram_of_ours() {
     let d = datagrams();
     let room = d.mem.slice(0..64).unwrap();
     d.b.post_recv(Recv::new(room.clone())).unwrap();
-    let to = d.a.address(d.b.local()).unwrap();
+    let to = d.a.address(&d.b.endpoint()).unwrap();
     let to = to.queue_pair(d.b.qp_num(), d.b.qkey());
     d.a.post(SendTo::inline_bytes(b"0123456789", &to)).unwrap();
     let (came, left) = (d.cq.wait(SOON).unwrap(), d.cq.wait(SOON).unwrap());
@@ -2418,7 +2424,7 @@ fn what_is_no_datagram_of_ours() {
 #[test]
 fn datagrams_that_cannot_go() {
     let d = datagrams();
-    let to = d.a.address(d.b.local()).unwrap().queue_pair(1, 2);
+    let to = d.a.address(&d.b.endpoint()).unwrap().queue_pair(1, 2);
     d.kernel.log();
     let long = d.mem.slice(0..1025).unwrap();
     let error = d.a.post(SendTo::new(long.clone(), &to)).unwrap_err();
@@ -2474,9 +2480,9 @@ fn what_is_of_another_device_is_refused() {
     let other = d.kernel.device();
     let pd = other.alloc_pd().unwrap();
     let slice = pd.alloc_buffer(64).unwrap().slice(..).unwrap();
-    let ah = pd.create_ah(*d.a.address(d.b.local()).unwrap().path());
+    let ah = pd.create_ah(*d.a.address(&d.b.endpoint()).unwrap().path());
     let foreign = ah.unwrap().queue_pair(1, 2);
-    let ours = d.a.address(d.b.local()).unwrap().queue_pair(1, 2);
+    let ours = d.a.address(&d.b.endpoint()).unwrap().queue_pair(1, 2);
     d.kernel.log();
     for error in [
         d.a.post(SendTo::empty(&foreign)).unwrap_err(),
@@ -2494,7 +2500,7 @@ fn what_is_of_another_device_is_refused() {
 fn an_address_lives_as_long_as_a_batch_needs_it() {
     let d = datagrams();
     let before = d.kernel.objects();
-    let ah = d.a.address(d.b.local());
+    let ah = d.a.address(&d.b.endpoint());
     let to = ah.unwrap().queue_pair(d.b.qp_num(), d.b.qkey());
     let room = d.mem.slice(0..64).unwrap();
     d.b.post_recv(Recv::new(room)).unwrap();
@@ -2510,7 +2516,7 @@ fn an_address_lives_as_long_as_a_batch_needs_it() {
 fn datagrams_allocate_nothing() {
     let d = datagrams();
     let room = d.mem.slice(0..100).unwrap();
-    let to = d.a.address(d.b.local()).unwrap();
+    let to = d.a.address(&d.b.endpoint()).unwrap();
     let to = to.queue_pair(d.b.qp_num(), d.b.qkey());
     let round = || {
         d.b.post_recv(Recv::new(room.clone())).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Types of queue pairs.
+//! Types of queue pairs: transports, and the states that a type says.
 
 use crate::abi;
 use crate::attr::QpInfo;
@@ -99,4 +99,30 @@ impl Transport for Ud {
     fn end(_peer: &()) -> Option<&Endpoint> {
         None
     }
+}
+
+/// A state of a queue pair that its type says: [`Init`] or [`Rts`].
+pub trait State: sealed::Sealed + fmt::Debug + 'static {
+    /// What is known of the other end.
+    #[doc(hidden)]
+    type Peer<T: Transport>: Copy + fmt::Debug + std::marker::Send + Sync + 'static;
+}
+
+/// The state of a [`PreparedQp`](crate::PreparedQp): it takes receives.
+#[derive(Clone, Copy, Debug)]
+pub enum Init {}
+
+/// The state of a queue pair that was connected, or made ready: it takes any request.
+#[derive(Clone, Copy, Debug)]
+pub enum Rts {}
+
+impl sealed::Sealed for Init {}
+impl sealed::Sealed for Rts {}
+
+impl State for Init {
+    type Peer<T: Transport> = ();
+}
+
+impl State for Rts {
+    type Peer<T: Transport> = T::Peer;
 }

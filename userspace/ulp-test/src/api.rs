@@ -209,14 +209,14 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
                     qp.traffic_class(TrafficClass(0x20)).build()?.ready()
                 };
                 let (asker, answerer) = (open(a)?, open(b)?);
-                let mtu = asker.local().mtu.bytes() as usize;
+                let mtu = asker.endpoint().mtu.bytes() as usize;
                 let (mem_a, mem_b) = (a.pd.alloc_buffer(8192)?, b.pd.alloc_buffer(8192)?);
                 let (room_a, room_b) = (mem_a.slice(..4096)?, mem_b.slice(..Grh::LEN + mtu)?);
                 answerer.post_recv(Recv::new(room_b.clone()).wr_id(1))?;
                 asker.post_recv(Recv::new(room_a.clone()).wr_id(2))?;
                 let data = pattern(4, mtu);
                 mem_a.write_at(4096, &data)?;
-                let ah = asker.address(answerer.local())?;
+                let ah = asker.address(&answerer.endpoint())?;
                 // Whoever has another Q_Key does not take it; nobody is told.
                 let stranger = ah.queue_pair(answerer.qp_num(), 0x1234);
                 asker.post(SendTo::inline_bytes(b"lost", &stranger))?;
@@ -233,7 +233,7 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
                 let payload = got.payload.to_vec()?;
                 let said = answer.payload.to_vec()?;
                 let ends = |grh: Option<Grh>| grh.map(|grh| (grh.src, grh.dst));
-                let (at_a, at_b) = (asker.local().gid, answerer.local().gid);
+                let (at_a, at_b) = (asker.endpoint().gid, answerer.endpoint().gid);
                 Ok(check("the bytes", payload == data)
                     .and_then(|()| equal("who sent it", got.src_qp, asker.qp_num()))
                     .and_then(|()| equal("immediate data", got.imm, Some(0xfeed)))
@@ -265,7 +265,7 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
                 to.post_recv(Recv::new(mem.slice(..128)?).wr_id(i))?;
             }
             for _ in 0..32 {
-                let ah = from.address(to.local())?;
+                let ah = from.address(&to.endpoint())?;
                 from.post(SendTo::inline_bytes(
                     b"x",
                     &ah.queue_pair(to.qp_num(), to.qkey()),
@@ -470,7 +470,7 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
             let got = mem.to_vec(..14)?;
             let info = ours.qp().query()?;
             let state = ours.query()?.state;
-            let ends = (*ours.qp().local(), *theirs.qp().peer());
+            let ends = (ours.qp().endpoint(), *theirs.qp().peer());
             let welcome = ours.private().message()?.data;
             let told = theirs.qp().query()?.rnr_retry.count();
             theirs.disconnect()?;
@@ -1067,7 +1067,7 @@ fn caused(a: &Host, qp: &Qp<Rc>, evidence: Evidence, cause: Option<RetryCause>) 
     let here = Here::of(&a.dev, qp).map_err(because("looking at this end"))?;
     equal(
         "the cause",
-        evidence.cause(&here, qp.local(), qp.peer()),
+        evidence.cause(&here, &qp.endpoint(), qp.peer()),
         cause,
     )
 }

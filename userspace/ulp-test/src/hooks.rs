@@ -116,7 +116,7 @@ fn break_qp(qp: &Qp<Rc>, what: Break) -> rust_ulp::error::Result<()> {
         .timeout(info.timeout)
         .retry_cnt(info.retry_cnt)
         .rnr_retry(info.rnr_retry)
-        .sq_psn(qp.local().psn)
+        .sq_psn(qp.endpoint().psn)
         .max_rd_atomic(1);
     qp.modify(rts).map(drop)
 }

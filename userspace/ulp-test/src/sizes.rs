@@ -135,7 +135,7 @@ pub fn run(r: &mut Report) {
     let Some(ends) = r.need("two ends that meet over TCP", ends) else {
         return;
     };
-    let mtu = ends.from.local().mtu.min(ends.from.peer().mtu).bytes() as usize;
+    let mtu = ends.from.endpoint().mtu.min(ends.from.peer().mtu).bytes() as usize;
     println!(
         "# {} writes to {}, MTU {mtu}",
         ends.here.dev, ends.there.dev

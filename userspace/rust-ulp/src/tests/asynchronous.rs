@@ -628,7 +628,7 @@ fn tasks_connect_over_tcp() {
             drop(peer);
             qp
         };
-        both(accept, connect).await;
+        drop(both(accept, connect).await);
         assert_eq!(mem.to_vec(..2).unwrap(), b"hi");
         kernel.remove();
         let error = next(&mut listener).await.unwrap().unwrap_err();
@@ -914,7 +914,7 @@ fn connecting_can_be_dropped_at_any_time() {
         };
         let connect = qp().connect_tcp_async(&addrs, &[], TcpOptions::new());
         let (_theirs, ours) = both(accept, connect).await;
-        ours.unwrap();
+        drop(ours.unwrap());
     });
 }
 

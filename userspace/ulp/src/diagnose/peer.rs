@@ -459,7 +459,7 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
             Some(failed) if failed.status == Status::RetryExceeded => {
                 let evidence = investigate(args, &host, device, here, &link);
                 let here = Here::of(device, &link.qp)?;
-                let cause = evidence.cause(&here, link.qp.local(), &theirs);
+                let cause = evidence.cause(&here, &link.qp.endpoint(), &theirs);
                 unanswered(cause, &netdev, found)
             }
             Some(failed) if failed.status == Status::RemoteAccess => found.fail(
