@@ -12,8 +12,8 @@
 )]
 #![doc = include_str!("../README.md")]
 
-// The tests of what needs a kernel are among those of rust-ulp, whose tests have a fake one and
-// compile these files.
+// The tests of what needs a kernel are among those of rust-ulp, whose tests have a fake one and, in
+// the tree, compile these files.
 pub mod pool;
 pub mod stream;
 mod sync;

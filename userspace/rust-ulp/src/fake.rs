@@ -18,9 +18,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write as _;
-use std::os::fd::OwnedFd;
-#[cfg(any(feature = "smol", feature = "tokio"))]
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};

@@ -135,8 +135,8 @@
 //! ends and a decoded [`Status`], whose [`explanation`](Status::explanation) says what to do. The
 //! tool `ulp diagnose` looks for the cause at both ends.
 
-// The tests compile the sources of rust-ulp-extra, too.
-#[cfg(test)]
+// The tests of the tree compile the sources of rust-ulp-extra, too: see build.rs.
+#[cfg(all(test, extra))]
 extern crate self as rust_ulp;
 
 #[path = "uapi/ring.rs"]
@@ -194,7 +194,14 @@ mod sync;
 mod sys;
 mod tag;
 pub mod tcp;
-#[cfg(test)]
+// They need every feature.
+#[cfg(all(
+    test,
+    feature = "io-uring",
+    feature = "serde",
+    feature = "smol",
+    feature = "tokio"
+))]
 mod tests;
 mod transport;
 #[cfg(feature = "io-uring")]

@@ -28,15 +28,25 @@ use std::time::Duration;
 
 mod asynchronous;
 mod cancel;
+mod memory;
+mod uring;
+
+// Those of rust-ulp-extra, where its sources are: see build.rs.
+#[cfg(extra)]
+#[path = "../../rust-ulp-extra/src/tests/uring.rs"]
+mod chunks_in_rings;
+#[cfg(extra)]
 #[allow(dead_code)] // what only users of rust-ulp-extra call
 mod extra;
-mod memory;
+#[cfg(extra)]
 #[path = "../../rust-ulp-extra/src/tests/pool.rs"]
 mod pool;
+#[cfg(extra)]
 #[path = "../../rust-ulp-extra/src/tests/stream.rs"]
 mod stream;
-#[cfg(feature = "io-uring")]
-mod uring;
+#[cfg(extra)]
+#[path = "../../rust-ulp-extra/src/tests/tasks.rs"]
+mod tasks;
 
 const SOON: Duration = Duration::from_secs(5);
 const NOW: Duration = Duration::from_millis(5);
@@ -158,11 +168,6 @@ fn everything_crosses_threads() {
     check::<cm::Request>();
     check::<cm::Connection>();
     check::<ConnectError>();
-    check::<extra::pool::Pool>();
-    check::<extra::pool::Chunk>();
-    check::<extra::pool::ChunkError>();
-    check::<extra::stream::Sender>();
-    check::<extra::stream::Receiver>();
     check::<crate::cq::Completions<'static>>();
     check::<crate::cq::CqEventFd>();
     check::<crate::AsyncCq>();
@@ -171,10 +176,14 @@ fn everything_crosses_threads() {
     check::<crate::AsyncRequests>();
     check::<crate::RequestFuture>();
     check::<cm::Requests>();
-    check::<extra::stream::AsyncReceiver>();
-    check::<extra::stream::AsyncSender>();
-    #[cfg(feature = "io-uring")]
     check::<crate::uring::Ring>();
+    #[cfg(extra)]
+    {
+        use extra::{pool, stream};
+        check::<(pool::Pool, pool::Chunk, pool::ChunkError)>();
+        check::<(stream::Sender, stream::Receiver)>();
+        check::<(stream::AsyncSender, stream::AsyncReceiver)>();
+    }
 }
 
 // --- data ---------------------------------------------------------------------------------------------

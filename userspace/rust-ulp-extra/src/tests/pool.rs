@@ -4,6 +4,8 @@
 
 use super::extra::pool::{Chunk, ChunkBatch, Pool};
 use super::*;
+use crate::sync::without_locks;
+use crate::sys::holds_in_child;
 use std::collections::HashSet;
 
 fn pool(p: &Pair, chunks: usize) -> Pool {
@@ -287,6 +289,24 @@ fn a_chunk_that_a_batch_posted_comes_back_when_its_queue_pair_is_dropped() {
     drop(p.b);
     assert_eq!(pool.reclaim(), 1);
     all_are_free_once(&pool);
+}
+
+#[test]
+fn a_forked_child_takes_no_lock_to_drop_what_is_in_flight() {
+    let p = pair();
+    let pool = Pool::new(p.mem.slice(..).unwrap(), 64).unwrap();
+    let mut batch = ChunkBatch::new(&p.device);
+    let chunk = pool.take().unwrap();
+    batch
+        .push_chunk(&p.b, chunk, |memory| Ok(Recv::new(memory)))
+        .unwrap();
+    let one = p.a.batch();
+    let chunk = pool.take().unwrap();
+    let before = pool.available();
+    assert!(holds_in_child(|| {
+        without_locks(|| drop((batch, one, chunk)));
+        pool.available() == before
+    }));
 }
 
 #[test]

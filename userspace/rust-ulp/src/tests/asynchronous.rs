@@ -2,8 +2,6 @@
 
 //! Tasks of tokio and of smol.
 
-use super::extra::pool::Pool;
-use super::extra::stream::{AsyncReceiver, AsyncSender, ENTRIES};
 use super::*;
 use crate::{AsyncCq, AsyncEvents, AsyncRequests, RequestFuture};
 use futures_core::Stream;
@@ -20,7 +18,7 @@ async fn sleep(time: Duration) {
 }
 
 /// Both, one beside the other, in one task.
-async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+pub(super) async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
     let (mut a, mut b) = (Box::pin(a), Box::pin(b));
     let (mut of_a, mut of_b) = (None, None);
     poll_fn(move |cx| {
@@ -56,7 +54,7 @@ async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T>
 }
 
 /// Runs a task in one thread of each runtime.
-fn on_each(task: impl AsyncFn()) {
+pub(super) fn on_each(task: impl AsyncFn()) {
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -397,11 +395,10 @@ fn a_completion_of_another_queue_s_request_resolves_no_future() {
         let first = AsyncRequests::new(&p.cq).unwrap();
         drop(first.post(&p.b, Recv::empty()).unwrap()); // stays in flight
         drop(first);
-        // As the reader of the queue before this one numbered it; and a pool's chunk.
+        // As the reader of the queue before this one numbered it; and as a table of the program's does.
         let requests = AsyncRequests::new(&p.cq).unwrap();
-        let pool = Pool::new(p.mem.slice(..).unwrap(), 4096).unwrap();
-        let chunk = pool.take().unwrap();
-        chunk.post(&p.b, |memory| Ok(Recv::new(memory))).unwrap();
+        let number = crate::wr::Tag::unique().wr_id(0, 0);
+        p.b.post_recv(Recv::empty().wr_id(number)).unwrap();
         let mut receive = requests.post(&p.b, Recv::empty()).unwrap();
         for imm in 0..2 {
             p.a.post(Send::empty().imm(imm).signaled(false)).unwrap();
@@ -589,7 +586,7 @@ fn a_request_that_is_dropped_is_forgotten() {
 
 fn prepared(kernel: &Arc<Kernel>) -> (Device, PreparedQp<Rc>) {
     let device = kernel.device();
-    let cq = device.create_cq(ENTRIES).unwrap();
+    let cq = device.create_cq(64).unwrap();
     let qp = device.alloc_pd().unwrap().qp_builder(&cq).build().unwrap();
     (device, qp)
 }
@@ -749,118 +746,11 @@ fn tasks_connect_by_the_manager() {
     });
 }
 
-// --- streams ----------------------------------------------------------------------------------------
-
-fn ends(ring: usize) -> (Arc<Kernel>, stream::Ends) {
-    let e = stream::ends(ring, ring);
-    (e.kernel.clone(), e)
-}
-
-fn async_ends(ring: usize) -> (Arc<Kernel>, AsyncSender, AsyncReceiver) {
-    let (kernel, e) = ends(ring);
-    let (sender, receiver) = (e.sender, e.receiver);
-    (
-        kernel,
-        sender.into_async().unwrap(),
-        receiver.into_async().unwrap(),
-    )
-}
-
-fn data() -> Vec<u8> {
-    (0..3000u32).map(|n| n as u8 ^ (n >> 8) as u8).collect()
-}
-
-#[test]
-fn a_stream_in_tasks() {
-    on_each(async || {
-        let (_kernel, mut sender, mut receiver) = async_ends(32);
-        let data = data();
-        let send = async {
-            let mut rest = &data[..];
-            while !rest.is_empty() {
-                let n = poll_fn(|cx| {
-                    if rest.len() % 2 == 0 {
-                        tokio::io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, rest)
-                    } else {
-                        futures_io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, rest)
-                    }
-                });
-                rest = &rest[n.await.unwrap()..];
-            }
-            poll_fn(|cx| tokio::io::AsyncWrite::poll_flush(Pin::new(&mut sender), cx))
-                .await
-                .unwrap();
-            poll_fn(|cx| futures_io::AsyncWrite::poll_close(Pin::new(&mut sender), cx))
-                .await
-                .unwrap();
-        };
-        let receive = async {
-            let (mut all, mut some) = (Vec::new(), [0; 7]);
-            loop {
-                let n = if all.len() % 2 == 0 {
-                    let mut out = tokio::io::ReadBuf::new(&mut some);
-                    poll_fn(|cx| {
-                        tokio::io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut out)
-                    })
-                    .await
-                    .unwrap();
-                    out.filled().len()
-                } else {
-                    poll_fn(|cx| {
-                        futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
-                    })
-                    .await
-                    .unwrap()
-                };
-                if n == 0 {
-                    return all;
-                }
-                all.extend_from_slice(&some[..n]);
-            }
-        };
-        let ((), all) = both(send, receive).await;
-        assert!(all == data);
-        assert_eq!(sender.get_ref().in_flight(), 0);
-        let error =
-            poll_fn(|cx| tokio::io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, b"x"));
-        assert_eq!(
-            error.await.unwrap_err().kind(),
-            std::io::ErrorKind::NotConnected
-        );
-    });
-}
-
-#[test]
-fn a_stream_of_the_standard_library() {
-    let (_kernel, mut e) = ends(32);
-    let data = data();
-    let got = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| {
-            e.sender.write_all(&data).unwrap();
-            e.sender.flush().unwrap();
-            e.sender.finish(SOON).unwrap();
-        });
-        let mut got = Vec::new();
-        e.receiver.read_to_end(&mut got).unwrap();
-        sender.join().unwrap();
-        got
-    });
-    assert!(got == data);
-    let (_kernel, mut e) = ends(32);
-    e.receiver.set_timeout(Some(NOW));
-    let error = e.receiver.read(&mut [0]).unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-    e.sender.set_timeout(Some(NOW));
-    assert_eq!(e.sender.write(&[]).unwrap(), 0);
-    let error = e.sender.write_all(&[0; 33]).unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-}
-
 // --- futures that are dropped -----------------------------------------------------------------------
 
 /// Polls the future up to `count` times, whenever it is woken, and drops it. Returns what it
 /// returned.
-async fn polled<T>(count: usize, future: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn polled<T>(count: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = Box::pin(future);
     let mut polls = 0;
     poll_fn(|cx| {
@@ -951,33 +841,5 @@ fn the_manager_s_attempts_can_be_dropped_at_any_time() {
                 "after {connects} and {accepts} polls"
             );
         }
-    });
-}
-
-#[test]
-fn reads_and_writes_of_a_stream_can_be_dropped_at_any_time() {
-    on_each(async || {
-        let (_kernel, mut sender, mut receiver) = async_ends(32);
-        let data = data();
-        let (mut sent, mut got) = (0, Vec::new());
-        for round in 0.. {
-            if got.len() == data.len() {
-                break;
-            }
-            let write = poll_fn(|cx| {
-                futures_io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, &data[sent..])
-            });
-            if let Some(n) = polled(round % 3, write).await {
-                sent += n.unwrap();
-            }
-            let mut some = [0; 11];
-            let read = poll_fn(|cx| {
-                futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
-            });
-            if let Some(n) = polled(round % 2, read).await {
-                got.extend_from_slice(&some[..n.unwrap()]);
-            }
-        }
-        assert!(got == data);
     });
 }

@@ -2,7 +2,6 @@
 
 //! Memory of every origin, and the keys to it.
 
-use super::extra::pool::{ChunkBatch, Pool};
 use super::*;
 use crate::grant::{GrantOptions, GrantState};
 use crate::memory::BufferKind;
@@ -326,24 +325,6 @@ fn a_forked_child_destroys_nothing() {
         // Another thread may have held any lock.
         without_locks(|| drop(all));
         kernel.log().is_empty()
-    }));
-}
-
-#[test]
-fn a_forked_child_takes_no_lock_to_drop_what_is_in_flight() {
-    let p = pair();
-    let pool = Pool::new(p.mem.slice(..).unwrap(), 64).unwrap();
-    let mut batch = ChunkBatch::new(&p.device);
-    let chunk = pool.take().unwrap();
-    batch
-        .push_chunk(&p.b, chunk, |memory| Ok(Recv::new(memory)))
-        .unwrap();
-    let one = p.a.batch();
-    let chunk = pool.take().unwrap();
-    let before = pool.available();
-    assert!(holds_in_child(|| {
-        without_locks(|| drop((batch, one, chunk)));
-        pool.available() == before
     }));
 }
 
