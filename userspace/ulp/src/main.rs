@@ -36,7 +36,22 @@ mod top;
 mod wire;
 
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// Measures latency, bandwidth and message rate, by libibverbs and by /dev/rust_ulp.
+///
+/// This is ulp bench with its back end verbs, which the tool ulp of the packages lacks: it would need
+/// libibverbs.
+#[derive(Debug, Parser)]
+#[command(name = BENCH_VERBS, version, max_term_width = 100)]
+struct BenchVerbs {
+    #[command(flatten)]
+    bench: bench::Bench,
+}
+
+/// The name under which the tool is [`BenchVerbs`].
+const BENCH_VERBS: &str = "ulp-bench-verbs";
 
 /// Shows, tests and measures RDMA devices, and uses them by /dev/rust_ulp.
 #[derive(Debug, Parser)]
@@ -129,6 +144,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 
 fn main() -> ExitCode {
     // Clap ends with status 2 for invalid arguments, with 0 after --help.
+    let name = std::env::args_os().next().map(PathBuf::from);
+    if name.is_some_and(|name| name.ends_with(BENCH_VERBS)) {
+        let bench = BenchVerbs::parse().bench;
+        return bench.run().unwrap_or_else(|error| output::failed(&error));
+    }
     let cli = Cli::parse();
     match cli.color {
         ColorChoice::Auto => anstream::ColorChoice::Auto,
@@ -277,6 +297,18 @@ mod tests {
         leaves(&Cli::command(), &[], &mut out);
         assert!(out.len() >= 20, "{out:?}");
         out
+    }
+
+    #[test]
+    fn the_tool_of_the_back_end_verbs_takes_what_bench_takes() {
+        for words in [
+            "serve --once",
+            "write lat HOST --backend verbs",
+            "send rate HOST -e --backend verbs",
+        ] {
+            BenchVerbs::try_parse_from(format!("{BENCH_VERBS} {words}").split(' ')).unwrap();
+        }
+        assert!(BenchVerbs::try_parse_from([BENCH_VERBS, "devices"]).is_err());
     }
 
     #[test]

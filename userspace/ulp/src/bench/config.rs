@@ -79,7 +79,7 @@ pub enum Backend {
     Call,
     /// /dev/rust_ulp, with io_uring.
     Uring,
-    /// libibverbs, if the tool is built with the feature `verbs`.
+    /// libibverbs, with the tool ulp-bench-verbs or one that is built with the feature `verbs`.
     Verbs,
 }
 

@@ -429,7 +429,10 @@ impl Bench {
 /// Fails for the back end `verbs` of a tool that is built without it.
 #[cfg(not(feature = "verbs"))]
 fn without_verbs<T>() -> Result<T> {
-    anyhow::bail!("this ulp is built without libibverbs; build it with `--features verbs`")
+    anyhow::bail!(
+        "this tool is built without libibverbs; run ulp-bench-verbs in place of `ulp bench`, from the \
+         package rust-ulp-bench-verbs, or build with `--features verbs`"
+    )
 }
 
 fn study(common: &Common, repeat: u32, host: &str) -> Result<ExitCode> {
