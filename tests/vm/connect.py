@@ -1425,10 +1425,10 @@ def test_flow(r):
 def test_two_devices(r):
     """Two devices with an active port each in one namespace: connections and data of each are its own."""
     lines = (
-        "ip -n h1 link add w3 mtu 4200 type veth peer name w4 mtu 4200 netns h2",
-        *(f"ip -n h{n} addr add 10.8.0.{n}/24 dev w{n + 2}" for n in (1, 2)),
-        *(f"ip -n h{n} link set w{n + 2} up" for n in (1, 2)),
-        *(f"ip netns exec h{n} rdma link add rxe{n + 2} type rxe netdev w{n + 2}" for n in (1, 2)),
+        "ip -n h1 link add w5 mtu 4200 type veth peer name w6 mtu 4200 netns h2",
+        *(f"ip -n h{n} addr add 10.8.0.{n}/24 dev w{n + 4}" for n in (1, 2)),
+        *(f"ip -n h{n} link set w{n + 4} up" for n in (1, 2)),
+        *(f"ip netns exec h{n} rdma link add rxe{n + 4} type rxe netdev w{n + 4}" for n in (1, 2)),
     )
     r.equal("a second device for each host", ulp.shell(" && ".join(lines)), (0, ""))
 
@@ -1438,21 +1438,21 @@ def test_two_devices(r):
         except LookupError:
             return None
 
-    r.check("... with an address", until(lambda: has_address("rxe3") and has_address("rxe4")))
+    r.check("... with an address", until(lambda: has_address("rxe5") and has_address("rxe6")))
     f = File("h1")
     mine = {ulp.text(d.name): d.flags for d in f.devices() if d.flags & N["DEVICE_LOCAL_NET"]}
-    r.equal("DEVICE_LIST: both are of this namespace", sorted(mine), ["rxe1", "rxe3"])
+    r.equal("DEVICE_LIST: both are of this namespace", sorted(mine), ["rxe1", "rxe5"])
     defaults = [name for name, flags in mine.items() if flags & N["DEVICE_DEFAULT"]]
     r.equal("... and one is the default", len(defaults), 1)
     f.attach("")
     r.equal("ATTACH without a name: that one", [f.name], defaults)
     f.close()
-    for ours, dst, others in (("rxe1", "10.9.0.1", "10.8.0.1"), ("rxe3", "10.8.0.1", "10.9.0.1")):
+    for ours, dst, others in (("rxe1", "10.9.0.1", "10.8.0.1"), ("rxe5", "10.8.0.1", "10.9.0.1")):
         server = End("h1", ours, access=ACCESS)
         port = server.file.call("PORT_QUERY", port=1)
         r.equal(f"{ours}: its port is active", port.state, 4)
         got = listen(server.file)
-        peers = {"10.9.0.1": "rxe2", "10.8.0.1": "rxe4"}
+        peers = {"10.9.0.1": "rxe2", "10.8.0.1": "rxe6"}
         c = End("h2", peers[others], access=ACCESS)
         said = error_of(connect, c, others, got.addr.port)
         r.equal(f"{ours}: CONNECT to its wildcard listener by way of the other device", said, "ECONNREFUSED")
@@ -1467,9 +1467,9 @@ def test_two_devices(r):
         r.equal(f"{ours}: ... with its content", server.buffer.map[4096:4100], b"ping")
         c.close()
         server.close()
-    for name in ("rxe3", "rxe4"):
+    for name in ("rxe5", "rxe6"):
         r.equal(f"{name} goes", ulp.shell(f"rdma link del {name}"), (0, ""))
-    r.equal("and its line", ulp.shell("ip -n h1 link del w3"), (0, ""))
+    r.equal("and its line", ulp.shell("ip -n h1 link del w5"), (0, ""))
 
 
 def test_params(r):
