@@ -191,6 +191,8 @@ def test_unreported(r):
     three = (S["wr"] * 3)(*[silent] * 3)
     rounds = {(error_of(a.file.submit, [silent] * 3), batch(three, 0)) for _ in range(60)}
     r.equal("60 times three unsignaled writes and a batch of three: all find room", rounds, {("none", 3)})
+    receives = [a.qp.wr("RECV", a.buffer, 0, 8)] * 64
+    r.equal("... which they give back: 64 receives find room", a.file.try_submit(receives)[:2], ("none", 64))
 
 
 class Batches:
