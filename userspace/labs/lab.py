@@ -8,6 +8,7 @@ line of JSON: `key` is null, or names the assertion that failed, for which hints
 
 import contextlib
 import ctypes
+import functools
 import glob
 import ipaddress
 import json
@@ -32,6 +33,20 @@ TRACING = f"{TRACEFS}/instances/learn"
 HOST, HOST6, PORT = "10.9.0.1", "fd09::1", 18600
 ROCE = 4791
 draw = random.SystemRandom()
+
+
+@functools.cache
+def chinese():
+    """The texts of texts.txt: the Chinese one by the English one."""
+    with open(f"{os.path.dirname(os.path.abspath(__file__))}/texts.txt") as f:
+        return dict(re.findall(r"^en = (.+)\nzh = (.+)$", f.read(), re.MULTILINE))
+
+
+def say(text, *values):
+    """A text with its values, in the language of LANGUAGE. Only what is written in the checks is a text."""
+    if os.environ.get("LANGUAGE", "").startswith("zh"):
+        text = chinese()[text]
+    return text.format(*values)
 
 
 class Failed(Exception):
@@ -114,19 +129,21 @@ class Program:
 
     def last(self):
         lines = self.said().strip().splitlines()
-        return lines[-1] if lines else "it printed nothing"
+        return lines[-1] if lines else say("it printed nothing")
 
-    def ended(self):
-        """How it ended, in words."""
-        status = self.status()
-        how = f"signal {-status}" if status < 0 else f"status {status}"
-        return f"the program ended with {how}: {self.last()}"
+    def ended(self, who=None):
+        """How it ended, in words; `who` is another one than the program."""
+        who, status = who or say("the program"), self.status()
+        if status < 0:
+            return say("{} ended with signal {}: {}", who, -status, self.last())
+        return say("{} ended with status {}: {}", who, status, self.last())
 
     def wait(self, count=4):
         """Its status; a program that goes on is a failure."""
         if not until(lambda: self.status() is not None, count):
             self.stop()
-            raise Failed("time", f"no end after {count * PATIENCE} s; it says: {self.last()}", "an end")
+            seen = say("no end after {} s; it says: {}", count * PATIENCE, self.last())
+            raise Failed("time", seen, say("an end"))
         return self.status()
 
     def rest(self):
@@ -171,8 +188,8 @@ class Wire:
     def meet(self, program):
         self.program = program
         self.socket = until(self._accept, 3)
-        ended = program.status() is not None
-        expect("exchange", self.socket, program.ended() if ended else "no connection", f"a connection to {HOST}:{PORT}")
+        seen = say("no connection") if program.status() is None else program.ended()
+        expect("exchange", self.socket, seen, say("a connection to {}:{}", HOST, PORT))
         self.socket.settimeout(0.05)
 
     def _accept(self):
@@ -206,14 +223,15 @@ class Wire:
             if self._more() == "closed":
                 return None
             if limit.over():
-                raise Failed("time", f"no line after {limit.seconds} s; it says: {self.program.last()}", "a line")
+                seen = say("no line after {} s; it says: {}", limit.seconds, self.program.last())
+                raise Failed("time", seen, say("a line"))
         line, _, self.rest = self.rest.partition(b"\n")
         return line.decode(errors="replace").strip()
 
     def hear(self, *names):
         """The next line's fields as numbers; `gid` as 16 bytes."""
         line = self.line()
-        wanted = "a line with " + " ".join(f"{name}=" for name in names)
+        wanted = say("a line with {}", " ".join(f"{name}=" for name in names))
         if line is None:
             self.program.wait()
             raise Failed("exchange", self.program.ended(), wanted)
@@ -227,8 +245,8 @@ class Wire:
         line = self.line()
         if line is None:
             self.program.wait()
-            raise Failed("exchange", self.program.ended(), f"the line '{word}'")
-        expect("exchange", line == word, repr(line), f"the line '{word}'")
+            raise Failed("exchange", self.program.ended(), say("the line '{}'", word))
+        expect("exchange", line == word, repr(line), say("the line '{}'", word))
 
 
 def gid(text):
@@ -511,7 +529,7 @@ class Lab:
     def finish(self, program):
         """The program has to end, and well."""
         status = program.wait()
-        expect("ends", status == 0, program.ended(), "status 0")
+        expect("ends", status == 0, program.ended(), say("exit status {}", 0))
 
 
 def main(check):
