@@ -14,7 +14,8 @@ fn main() {
     lab::run(work)
 }
 
-/// Fetches the number at `from`, adds `add` and puts the sum to `to`: 8 bytes, the most significant first.
+/// Fetches the number at `from`, adds `add` and puts the sum to `to`: 8 bytes, the most significant first. `imm` tells
+/// the peer.
 fn add(
     qp: &Qp<Rc>,
     cq: &Cq,
@@ -22,6 +23,7 @@ fn add(
     from: RemoteSlice,
     to: RemoteSlice,
     add: u64,
+    imm: u32,
 ) -> Result<()> {
     let mut number = [0; 8];
     // learner 1: fetch the number; its bytes are in the buffer when the request has completed
@@ -31,9 +33,9 @@ fn add(
     // end 1
     let sum = u64::from_be_bytes(number).wrapping_add(add);
     // learner 2: put the sum there; it has arrived when the request has completed
-    //? let _ = (sum, to, buf, cq, from, qp);
+    //? let _ = (sum, to, buf, cq, from, qp, imm);
     buf.write_at(8, &sum.to_be_bytes())?;
-    qp.post(Write::new(buf.slice(8..16)?, to))?;
+    qp.post(Write::new(buf.slice(8..16)?, to).imm(imm))?;
     cq.wait(LONG)?.check()?;
     // end 2
     Ok(())
@@ -65,7 +67,8 @@ fn work(args: &[&str]) -> Result<()> {
     let (base, rkey) = (peer.number("addr")?, peer.short("rkey")?);
     let from = RemoteSlice::new(base + peer.number("from")?, 8, rkey)?;
     let to = RemoteSlice::new(base + peer.number("to")?, 8, rkey)?;
-    add(&qp, &cq, &buf, from, to, peer.number("add")?)?;
+    let (number, imm) = (peer.number("add")?, peer.short("imm")?);
+    add(&qp, &cq, &buf, from, to, number, imm)?;
     wire.say("done")?;
     wire.wait_for("bye")
 }
