@@ -21,6 +21,7 @@ import threading
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
+from personality import HERE
 from ulp import N, PAGE, S, SMALL, Buffer, End, Srq, UserBuffer, address_of, error_of, pair, pattern
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | ulp.REMOTE_ATOMIC
@@ -102,7 +103,7 @@ def test_keys(r):
     word.value = 0x1122334455667788
     b.qp.modify("ACCESS_FLAGS", access_flags=ALL)
     add = a.qp.wr("ATOMIC_FETCH_AND_ADD", small, KEY - 4, 8, remote_addr=KEY + 8, rkey=grant.rkey, atomic=(1,))
-    if ulp.atomics(a.file):
+    if HERE.atomics:
         a.file.submit([add])
         r.equal(
             "what an atomic returns, half under each key",
@@ -204,7 +205,7 @@ def test_local(r):
     a.qp.modify("ACCESS_FLAGS", access_flags=ALL)
     r.check("the owner's buffers have keys", domains and regions, (domains, regions))
     for op in ("RDMA_WRITE", "RDMA_READ", "ATOMIC_FETCH_AND_ADD"):
-        if op.startswith("ATOMIC") and not ulp.atomics(b.file):
+        if op.startswith("ATOMIC") and not HERE.atomics:
             continue
         statuses = set()
         for key in local:
@@ -800,11 +801,10 @@ def test_user(r):
     r.equal("read-only: the query can be issued again", a.file.issue("BUFFER_QUERY", got)[0], 0)
     a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 0, 8192, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
     r.equal("read-only: it is read", (done(a), b.buffer.map[:8192] == bytes(8192)), ([0], True))
-    ops = a.file.call("DEVICE_QUERY").rc_send_ops
     writes = [
         a.qp.wr(op, buffer, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
         for op in ("RECV", "RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")
-        if op == "RECV" or ops & 1 << N["WR_" + op]
+        if HERE.posts(op)
     ]
     for wr in writes:
         if wr.opcode == N["WR_RECV"]:

@@ -27,6 +27,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
 from lifetime import LONG, ended, in_background
+from personality import HERE
 from ulp import N, S, Buffer, Cq, Qp, UserBuffer, error_of, pair, pattern
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | ulp.REMOTE_ATOMIC
@@ -103,7 +104,7 @@ def test_read(r):
 
 def test_atomics(r):
     a, b = pair(access=ALL)
-    if not ulp.atomics(a.file):
+    if not HERE.atomics:
         raise ulp.Missing(errno.EOPNOTSUPP, "atomics")
     rights(b)
     said = a.file.call("DEVICE_QUERY").atomic_cap

@@ -22,13 +22,14 @@ import sys
 import time
 
 from abi import N, OUT, S, SIZES  # noqa: F401 # OUT is for the modules that import this one
+from personality import HERE
 
 here = os.path.dirname(os.path.abspath(__file__))
 DEVICE = "/dev/rust_ulp"
 # The driver whose rules the lab's adapter has, where it takes the place of Soft-RoCE.
 HCA = os.environ.get("ULP_HCA", "")
 # The right to atomics, where a driver grants it.
-REMOTE_ATOMIC = N["ACCESS_REMOTE_ATOMIC"] if HCA != "irdma" else 0
+REMOTE_ATOMIC = N["ACCESS_REMOTE_ATOMIC"] if HERE.grants_atomics else 0
 # A page of the kernel, and how commands are asked for such pages, whatever their size.
 PAGE, SMALL = mmap.PAGESIZE, 4096
 # The devices of h1 and h2.
@@ -161,11 +162,6 @@ def adapter(**parameters):
             f.write(str(value))
 
 
-def atomics(file):
-    """Whether the device posts atomics, and grants them: irdma's driver posts them alone."""
-    return HCA != "irdma" and file.call("DEVICE_QUERY").rc_send_ops >> N["WR_ATOMIC_FETCH_AND_ADD"] & 1
-
-
 def unplug(device):
     """Takes a device away."""
     return shell(f"echo 1 >/sys/class/infiniband/{device}/device/remove" if HCA else f"rdma link del {device}")
@@ -208,7 +204,31 @@ def task_sleeps_in_module(task):
 
 
 class Missing(OSError):
-    """The adapter lacks, by its own account, what a test needs. The test is skipped; tests/skips.txt must allow it."""
+    """The adapter lacks, by the table of personality.py, what a test needs. The test is skipped; tests/skips.txt must
+    allow it."""
+
+
+def lacks(command, arg, error):
+    """What the adapter lacks for that command, which failed, or nothing."""
+    if command == "CQ_CREATE":
+        return arg.entries > HERE.cqe and "such long completion queues"
+    if command == "SRQ_CREATE":
+        return not HERE.srq and "shared receive queues"
+    if command == "SUBMIT":
+        # With any other error the requests may lie where nothing is.
+        wrs = (S["wr"] * arg.nr_wrs).from_address(arg.wrs) if error == errno.EOPNOTSUPP else ()
+        names = [n for n in N if n.startswith("WR_") for wr in wrs if N[n] == wr.opcode]
+        return next((n for n in names if not HERE.posts(n.removeprefix("WR_"))), "")
+    if command != "QP_CREATE":
+        return ""
+    kind = next(k for k in ("RC", "UC", "UD") if N["QPT_" + k] == arg.qp_type)
+    if kind not in HERE.kinds:
+        return "queue pairs of type " + kind
+    if arg.max_send_sge > HERE.send_sge:
+        return f"{arg.max_send_sge} elements"
+    if arg.max_inline > HERE.inline:
+        return f"{arg.max_inline} bytes inline"
+    return (arg.max_send_wr > HERE.sends or arg.max_recv_wr > HERE.wr) and "such long queues"
 
 
 class File(OnHost):
@@ -233,41 +253,10 @@ class File(OnHost):
         try:
             ioctl(self.fd, N["IOC_" + command], ctypes.byref(arg))
         except OSError as e:
-            if HCA and (what := self.lacks(command, arg, e.errno)):
+            if HCA and (what := lacks(command, arg, e.errno)):
                 raise Missing(e.errno, f"{HCA} has not {what}") from None
             raise
         return arg
-
-    def lacks(self, command, arg, error):
-        """What the adapter lacks for that command, which failed, by its own account, or nothing."""
-        if command not in ("CQ_CREATE", "SRQ_CREATE", "QP_CREATE", "SUBMIT"):
-            return ""
-        q = self.call("DEVICE_QUERY")
-        if command == "CQ_CREATE":
-            return arg.entries > q.max_cqe and "such long completion queues"
-        if command == "SRQ_CREATE":
-            return not q.caps & N["CAP_SRQ"] and "shared receive queues"
-        if command == "SUBMIT":
-            # With any other error the requests may lie where nothing is.
-            wrs = (S["wr"] * arg.nr_wrs).from_address(arg.wrs) if error == errno.EOPNOTSUPP else ()
-            names = [n for n in N if n.startswith("WR_") for wr in wrs if N[n] == wr.opcode != N["WR_RECV"]]
-            return next((n for n in names if not q.rc_send_ops & 1 << N[n]), "")
-        kind = next(k for k in ("RC", "UC", "UD") if N["QPT_" + k] == arg.qp_type)
-        if not getattr(q, kind.lower() + "_send_ops"):
-            return "queue pairs of type " + kind
-        if arg.max_send_sge > q.max_send_sge:
-            return f"{arg.max_send_sge} elements"
-        if max(arg.max_send_wr, arg.max_recv_wr) > q.max_qp_wr:
-            return "such long queues"
-        # No attribute of a device tells: whether it makes the same without.
-        for field, least, what in (("max_inline", 0, "bytes inline"), ("max_send_wr", 1, "places for sends")):
-            much = getattr(arg, field)
-            setattr(arg, field, least)
-            with contextlib.suppress(OSError):
-                ioctl(self.fd, N["IOC_QP_CREATE"], ctypes.byref(arg))
-                self.destroy(arg.handle)
-                return much > least and f"{much} {what}"
-        return ""
 
     def issue(self, command, arg):
         """Issues the command with that struct: the errno, 0 when it succeeded, and the struct."""
@@ -320,8 +309,8 @@ class File(OnHost):
         try:
             return self.call("GRANT_CREATE", buffer=buffer.handle, access=access, offset=offset, length=length)
         except OSError as e:
-            if HCA and length > buffer.key_bytes:
-                raise Missing(e.errno, f"a key of {HCA} has {buffer.key_bytes} bytes, not {length}") from None
+            if HERE.key is not None and length > HERE.key:
+                raise Missing(e.errno, f"a key of {HCA} has {HERE.key} bytes, not {length}") from None
             raise
 
     def submit(self, wrs=(), cq=0, min_complete=0, timeout_ns=0, flags=0):

@@ -13,7 +13,7 @@ use rust_ulp::grant::{GrantOptions, GrantState};
 use rust_ulp::memory::BufferKind;
 use rust_ulp::qp::{AckTimeout, QpAttr, Rc, Retries, RnrRetries, RnrTimer, TrafficClass, Uc, Ud};
 use rust_ulp::uring::{Ring, RingBuilder};
-use rust_ulp::wr::{CompareSwap, FetchAdd, Read, Recv, Send, SendTo, WrOpcode, Write};
+use rust_ulp::wr::{CompareSwap, FetchAdd, Read, Recv, Send, SendTo, Write};
 use rust_ulp::{
     cm, Access, Completion, Cq, Device, Endpoint, Error, Grant, Grh, Opcode, Qp, RemoteSlice,
     Status,
@@ -153,10 +153,6 @@ fn unreliable(r: &mut Report, a: &Host, b: &Host) {
 // --- messages that take grants away ----------------------------------------------------------------------------
 
 fn invalidating(r: &mut Report, a: &Host, b: &Host) {
-    if !b.dev.info().supports::<Rc>(WrOpcode::SendInvalidate) {
-        r.skip("sends that take a grant away", "the device has none");
-        return;
-    }
     case(
         r,
         "RC: a send takes a grant away, and no other",

@@ -39,7 +39,10 @@ enum Command {
     /// Tries what each right of a grant allows.
     Rights,
     /// Writes of many sizes.
-    WriteSizes,
+    WriteSizes {
+        /// The bytes that a key of the device covers, where that is less than the largest write.
+        longest: Option<usize>,
+    },
     /// Issues requests by io_uring.
     Uring {
         /// Only this part.
@@ -88,7 +91,11 @@ fn main() -> ExitCode {
         Command::Abi => cases::run,
         Command::Api => api::run,
         Command::Rights => rights::run,
-        Command::WriteSizes => sizes::run,
+        Command::WriteSizes { longest } => {
+            let mut report = Report::new();
+            sizes::run(&mut report, longest);
+            return report.status();
+        }
         Command::Uring { part: None } => uring::suite,
     };
     let mut report = Report::new();

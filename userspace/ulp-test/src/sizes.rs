@@ -71,9 +71,15 @@ fn ends() -> Outcome<Ends> {
 }
 
 impl Ends {
-    /// One case, if the key that the device has for the target reaches so far.
-    fn case(&self, r: &mut Report, name: String, len: usize, at: usize, imm: Option<u32>) {
-        if (len + at) as u64 > self.target.len() {
+    /// One case, if a key of the device, which covers `longest` bytes, reaches so far.
+    fn case(
+        &self,
+        (r, longest): (&mut Report, Option<usize>),
+        name: String,
+        (len, at): (usize, usize),
+        imm: Option<u32>,
+    ) {
+        if longest.is_some_and(|longest| len + at > longest) {
             r.skip(name, "no key of the device reaches so far");
         } else {
             r.case(name, || self.cross(len, at, imm));
@@ -130,8 +136,8 @@ impl Ends {
     }
 }
 
-/// All cases.
-pub fn run(r: &mut Report) {
+/// All cases, on a device whose keys cover `longest` bytes.
+pub fn run(r: &mut Report, longest: Option<usize>) {
     let Some(ends) = r.need("two ends that meet over TCP", ends) else {
         return;
     };
@@ -143,11 +149,12 @@ pub fn run(r: &mut Report) {
     let sizes = [1, 8, 1023, mtu, mtu + 1, 2 * mtu - 1, MIB, large()];
     for (i, len) in sizes.into_iter().enumerate() {
         for at in [0, 4093 + i] {
-            ends.case(r, format!("a write of {len} bytes to {at}"), len, at, None);
+            let name = format!("a write of {len} bytes to {at}");
+            ends.case((r, longest), name, (len, at), None);
         }
     }
     for (len, imm) in [(0, 0), (1, u32::MAX), (mtu + 1, 0xdead_beef), (MIB, 1)] {
         let name = format!("a write of {len} bytes with immediate data");
-        ends.case(r, name, len, 4096, Some(imm));
+        ends.case((r, longest), name, (len, 4096), Some(imm));
     }
 }
