@@ -167,7 +167,7 @@ impl Rights {
         };
         for part in [
             format!("request 1 on queue pair {own:#x} to queue pair {peer:#x} at "),
-            format!(": {} (status {})", status.name(), status.code()),
+            format!(": {} (status {}", status.name(), status.code()),
             status.explanation().to_owned(),
         ] {
             check(format!("{words:?} has no {part:?}"), words.contains(&part))?;

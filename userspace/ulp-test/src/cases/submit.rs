@@ -348,7 +348,11 @@ fn requests(r: &mut Report, set: &Set) {
             }
             // Of the devices on which this runs, Soft-RoCE and mlx4, the latter alone lacks one.
             let has = wr.opcode != abi::WR_SEND_WITH_INV || !on_adapter;
-            equal(format!("{name} is listed"), ops & (1 << wr.opcode) != 0, has)?;
+            equal(
+                format!("{name} is listed"),
+                ops & (1 << wr.opcode) != 0,
+                has,
+            )?;
             if !has {
                 bad(set, Errno::EOPNOTSUPP, wr).map_err(because(name))?;
             }
