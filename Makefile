@@ -71,7 +71,8 @@ test-long:
 	@scripts/test long
 
 mutants: module userspace
-	@tests/mutants/run $(if $(ONLY),--only $(ONLY)) $(if $(COUNT),--count $(COUNT) $(if $(TURN),--turn $(TURN)))
+	@tests/mutants/run $(if $(ONLY),--only $(ONLY)) $(if $(COUNT),--count $(COUNT) $(if $(TURN),--turn $(TURN))) \
+		$(if $(GENERATED),--generated)
 
 check:
 	@scripts/check
@@ -123,6 +124,7 @@ help:
 	@echo '                 other programs and adapter; scripts/test GROUP... runs some (--help)'
 	@echo '  test-long      runs suites with large counts, and chaos, fuzzing and mutants'
 	@echo '  mutants        plants bugs in the module that suites must find (ONLY=ID,... or COUNT=N [TURN=T])'
+	@echo '                 (GENERATED=1: bugs that are made of the sources)'
 	@echo '  test-hosts     runs the suites that need a second guest'
 	@echo '  test-hca       runs suites on the adapter of the lab, with the rules of each driver'
 	@echo '  nightly        runs everything on every kernel, in pieces, and prints a table (LANES="stock hca";'
