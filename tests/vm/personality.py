@@ -22,9 +22,8 @@ class Personality:
     srq: bool = False
     send_sge: int = 16
     inline: int = 256
-    # Entries of a queue of a queue pair, without the one for draining; of its send queue; of a completion queue.
+    # Entries of a queue of a queue pair, without the one for draining, and of a completion queue.
     wr: int = (1 << 14) - 1
-    sends: int = (1 << 14) - 1
     cqe: int = 1 << 20
     # Bytes under a key, where a region has no larger pages than the kernel; None where it has.
     key: int | None = None
@@ -45,8 +44,7 @@ RC_UD = {"kinds": ("RC", "UD")}
 PERSONALITIES = {
     "plain": Personality(),
     "mlx4": Personality(srq=True),
-    # An entry has 256 bytes, the queue 2 MiB, and each send that is asked for takes two places.
-    "mlx5": Personality(srq=True, posts_atomics=False, sends=4096),
+    "mlx5": Personality(srq=True, posts_atomics=False),
     "irdma": Personality(**RC_UD, inline=101, grants_atomics=False, key=512 << 12),
     "qedr": Personality(kinds=("RC",), send_sge=4),
     "bnxt": Personality(**RC_UD, srq=True, posts_atomics=False),
@@ -57,9 +55,7 @@ PERSONALITIES = {
     "ib": Personality(),
     "opa": Personality(srq=True, key=512 << 12),
     "iwarp": Personality(),
-    "strict": Personality(
-        kinds=("RC",), posts_atomics=False, send_sge=1, inline=0, wr=511, sends=511, cqe=1024, key=16 << 12
-    ),
+    "strict": Personality(kinds=("RC",), posts_atomics=False, send_sge=1, inline=0, wr=511, cqe=1024, key=16 << 12),
 }
 SOFT_ROCE = Personality(srq=True, send_with_inv=True)
 # That of the adapter which takes the place of Soft-RoCE.

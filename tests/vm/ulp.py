@@ -228,7 +228,7 @@ def lacks(command, arg, error):
         return f"{arg.max_send_sge} elements"
     if arg.max_inline > HERE.inline:
         return f"{arg.max_inline} bytes inline"
-    return (arg.max_send_wr > HERE.sends or arg.max_recv_wr > HERE.wr) and "such long queues"
+    return max(arg.max_send_wr, arg.max_recv_wr) > HERE.wr and "such long queues"
 
 
 class File(OnHost):
