@@ -85,10 +85,11 @@ equal() {
 	if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "got '$2', want '$3'" && false; fi
 }
 
-# wanted NAME: whether the pattern ULP_CASES, if there is one, lets this case run.
+# wanted NAME: whether the pattern ULP_CASES, if there is one, lets this case run. With ULP_STOP=1 none runs after
+# one that failed.
 wanted() {
 	# shellcheck disable=SC2053 # a pattern
-	[[ $1 == ${ULP_CASES:-*} ]] && matched=1
+	[[ $1 == ${ULP_CASES:-*} ]] && matched=1 && [[ ${ULP_STOP:-0} == 0 || $failed == 0 ]]
 }
 
 # each FUNCTION|"" NAME...: calls FUNCTION with each name that is wanted, or the functions so named.
