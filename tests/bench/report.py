@@ -3,7 +3,7 @@
 """Sums up what tests/bench/run has measured.
 
     report.py OUTDIR COMMIT RESULT.json...
-    report.py --figures README.md DOCUMENT.md PICTURE.chart OUTDIR/bench.json
+    report.py --figures README.md DOCUMENT.md PICTURES OUTDIR/bench.json
 
 Writes OUTDIR/bench.json and OUTDIR/bench.md. Each measurement was made in pairs, one run of ours and one of
 the other side. The ratio is the median of the pairs' ratios of ours to theirs, so a slow minute of the machine
@@ -11,8 +11,12 @@ weighs on no side alone. The two figures beside a ratio are those of that pair, 
 what is printed. bench.json keeps the other modes, and of the same mode the other measurements of the same COMMIT.
 
 The second form writes figures of bench.json between the marks of two documents: the rows of OVER and BESIDE
-into the README, and all rows against libibverbs and the floor into DOCUMENT.md. It also writes the lines of a picture:
-the cost of a write against the number of queue pairs.
+into the README, and all rows against libibverbs and the floor and those of tests/bench/scaling into DOCUMENT.md. It
+also writes the lines of pictures into the folder PICTURES: the cost of a write against the number of queue pairs, and
+rows of tests/bench/scaling beside what is expected.
+
+A row of tests/bench/scaling is as expected when no two of its points differ by more than LIMITS from their expected
+values. A row that is not makes the exit status 1, after everything was written.
 """
 
 import json
@@ -129,6 +133,92 @@ RULE = (
 
 def pairs_of(result):
     return f"{max(t['pairs'] for t in result['summary'].values())} pairs"
+
+
+SCALED = textwrap.fill(
+    "Each number is measured by itself, in one process, with the peer's part of the work in it. Flat is the mean, a"
+    " curve goes through the first and the last point; the last column is what the points have of their expected"
+    " values, the largest by the smallest.",
+    100,
+)
+# How many times more of its expected value a point of a row may have than another one. Allocators round queues up to
+# powers of two.
+LIMITS = {"flat": 1.25, "shared": 1.25, "line": 1.5}
+LAWS = {"flat": "flat", "shared": "a + b / number", "line": "a + b * number"}
+# The pictures of the scaling: rows that share their axes, with their names there.
+DRAWN = {
+    "scaling-connections": {"connect": "connecting", "disconnect": "destroying", "close": "closing the files"},
+    "scaling-lists": {"lists": "rust_ulp"},
+}
+
+
+def expected(law, points):
+    """What the law says of each of the points: one level, or the curve through the first and the last of them."""
+    (x, y), (x2, y2) = points[0], points[-1]
+    if law == "flat":
+        return [sum(value for _, value in points) / len(points)] * len(points)
+    at = {"shared": lambda number: 1 / number, "line": lambda number: number}[law]
+    slope = (y2 - y) / (at(x2) - at(x))
+    return [y + slope * (at(number) - at(x)) for number, _ in points]
+
+
+def quotient(row):
+    """How many times more of its expected value one point has than another one."""
+    wanted = expected(row["law"], row["points"])
+    if min(*wanted, *(value for _, value in row["points"])) <= 0:
+        return float("inf")
+    parts = [value / of for (_, value), of in zip(row["points"], wanted, strict=True)]
+    return max(parts) / min(parts)
+
+
+def bent(rows):
+    """What is to be said of the rows that are not as expected."""
+    return [
+        f"{name}: {row['what']}: {quotient(row):.2f} from {LAWS[row['law']]}, {LIMITS[row['law']]} allowed"
+        for name, row in rows.items()
+        if not quotient(row) <= LIMITS[row["law"]]
+    ]
+
+
+def scaling(result):
+    """The table of the rows, each number with its value."""
+    lines = [
+        "## How costs grow with numbers",
+        "",
+        (
+            f"`scripts/bench scaling` at commit {result['commit']}, Linux {result['kernel']}, on the lab's adapter,"
+            f" {result['cpus']} CPU(s)."
+        ),
+        SCALED,
+        "",
+        "| measured | for each of | number: value | expected | largest / smallest |",
+        "|---|---|---|---|---|",
+    ]
+    for row in result["rows"].values():
+        values = ", ".join(f"{number:,}: {value:,.0f}" for number, value in row["points"])
+        verdict = f"{quotient(row):.2f}"
+        if quotient(row) > LIMITS[row["law"]]:
+            verdict = f"**{verdict}**"
+        lines.append(f"| {row['what']}, {row['unit']} | {row['of']} | {values} | {LAWS[row['law']]} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def curves(result):
+    """The lines of the pictures, by their names, for scripts/pictures."""
+    out = {}
+    for picture, drawn in DRAWN.items():
+        rows = {words: result["rows"][name] for name, words in drawn.items() if name in result["rows"]}
+        if len(rows) != len(drawn):
+            continue
+        one = next(iter(rows.values()))
+        of = f": {one['what']}" if len(rows) == 1 else ""
+        lines = [f"# Measured and expected{of} (scripts/bench scaling)", f"# {one['of']}", f"# {one['unit']}"]
+        for words, row in rows.items():
+            lines.append(words + "".join(f"\t{x}:{round(y)}" for x, y in row["points"]))
+            wanted = zip(row["points"], expected(row["law"], row["points"]), strict=True)
+            lines.append("expected" + "".join(f"\t{x}:{round(y)}" for (x, _), y in wanted))
+        out[picture] = "\n".join(lines) + "\n"
+    return out
 
 
 MARKS = ("<!-- bench: the figures begin -->", "<!-- bench: the figures end -->")
@@ -249,16 +339,21 @@ def between_marks(document, words):
         f.write(f"{head}{MARKS[0]}\n{words}{MARKS[1]}{rest.split(MARKS[1])[1]}")
 
 
-def figures(readme, document, picture, report):
+def figures(readme, document, pictures, report):
     with open(report) as f:
         results = json.load(f)
     # All before anything is written: what was not measured changes nothing.
     first, lines = summary(results), chart(results)
     rest = "\n".join(full(mode, results[mode]) for mode in ("icount", "hca") if mode in results)
     between_marks(readme, first)
+    charts = {"queue-pairs": lines}
+    if "scaling" in results:
+        rest += "\n" + scaling(results["scaling"])
+        charts |= curves(results["scaling"])
     between_marks(document, f"{textwrap.fill(RULE, 100)}\n\n{rest}")
-    with open(picture, "w") as f:
-        f.write(lines)
+    for name, lines in charts.items():
+        with open(f"{pictures}/{name}.chart", "w") as f:
+            f.write(lines)
 
 
 def merge(old, new):
@@ -288,18 +383,24 @@ def main():
         mode, new = result.get("mode", "memory"), {"commit": commit}
         if mode == "memory":
             new["kernel_bytes"] = result["kernel_bytes"]
+        elif mode == "scaling":
+            new |= {key: result[key] for key in ("kernel", "cpus", "rows")}
         else:
             new |= {key: result[key] for key in ("kernel", "cpus", "perftest")}
             new |= {"summary": sum_up(result), "runs": result["tests"], "reports": result.get("reports", [])}
         every[mode] = merge(every.get(mode, {}), new)
     os.makedirs(outdir, exist_ok=True)
-    text = "\n".join(table(mode, result) for mode, result in every.items() if mode != "memory")
+    text = "\n".join(table(mode, result) for mode, result in every.items() if mode not in ("memory", "scaling"))
+    if "scaling" in every:
+        text += "\n" + scaling(every["scaling"])
     with open(os.path.join(outdir, "bench.md"), "w") as f:
         f.write(text)
     with open(os.path.join(outdir, "bench.json"), "w") as f:
         json.dump(every, f, indent=1)
         f.write("\n")
     print(text)
+    if wrong := bent(every.get("scaling", {"rows": {}})["rows"]):
+        raise SystemExit("".join(f"report.py: {line}\n" for line in wrong))
 
 
 if __name__ == "__main__":
