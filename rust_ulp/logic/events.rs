@@ -15,6 +15,9 @@ pub trait Record: Copy {
     /// queue is full.
     fn is_request(&self) -> bool;
 
+    /// Returns whether a peer can cause such records as often as it likes. Only these are merged.
+    fn repeats(&self) -> bool;
+
     /// Returns the record that says what `self` and the later record `newer` say, if one can.
     fn merge(&self, newer: &Self) -> Option<Self>;
 }
@@ -100,6 +103,9 @@ impl<R: Record> Queue<R> {
 
     /// Merges `event` with a record that is there; returns whether it did.
     fn merge(&self, places: &mut [R], event: &R) -> bool {
+        if !event.repeats() {
+            return false;
+        }
         for number in (0..self.len).rev() {
             let Some(place) = places.get_mut(self.place(number)) else {
                 continue;

@@ -25,13 +25,16 @@ impl Record for abi::Event {
         self.event == abi::EVENT_CONNECT_REQUEST
     }
 
-    fn merge(&self, newer: &Self) -> Option<Self> {
-        // Packets of a peer cause these, as many as it likes.
-        let repeats = matches!(
+    fn repeats(&self) -> bool {
+        matches!(
             self.event,
             abi::EVENT_CONNECT_REQUEST | abi::EVENT_UNREACHABLE
-        );
-        (repeats && self.event == newer.event && self.handle == newer.handle).then_some(Self {
+        )
+    }
+
+    fn merge(&self, newer: &Self) -> Option<Self> {
+        let same = (self.event, self.handle) == (newer.event, newer.handle);
+        (same && self.repeats()).then_some(Self {
             info: newer.info,
             ..*self
         })

@@ -2,9 +2,10 @@
 
 //! The order of a file's events, against a list without end.
 
-use crate::logic::events::{Queue, PLACES};
+use crate::logic::events::{Queue, Record, MAX, PLACES};
 use crate::uapi::abi;
 use proptest::prelude::*;
+use std::cell::Cell;
 
 fn record(info: u32) -> abi::Event {
     abi::Event {
@@ -127,6 +128,50 @@ fn requests_are_merged_until_they_are_read() {
     assert_eq!(log.pop(), Some(merged(0, 2, 998)));
     assert_eq!(log.pop(), Some(request(1, 5)));
     assert_eq!(log.pop(), None);
+}
+
+thread_local! {
+    static COMPARED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A record that counts how often one is compared with another.
+#[derive(Clone, Copy)]
+struct Counting {
+    repeats: bool,
+}
+
+impl Record for Counting {
+    fn time_ns(&self) -> u64 {
+        0
+    }
+
+    fn lost(_: u32, _: u64) -> Self {
+        Self { repeats: false }
+    }
+
+    fn is_request(&self) -> bool {
+        false
+    }
+
+    fn repeats(&self) -> bool {
+        self.repeats
+    }
+
+    fn merge(&self, _: &Self) -> Option<Self> {
+        COMPARED.set(COMPARED.get() + 1);
+        None
+    }
+}
+
+#[test]
+fn a_record_that_is_not_merged_is_compared_with_no_other() {
+    let (mut queue, mut places) = (Queue::new(), vec![Counting::lost(0, 0); PLACES as usize]);
+    for _ in 0..2 * MAX {
+        queue.push(&mut places, Counting { repeats: false });
+    }
+    assert_eq!(COMPARED.get(), 0);
+    queue.push(&mut places, Counting { repeats: true });
+    assert_eq!(COMPARED.get(), MAX);
 }
 
 #[test]
