@@ -86,7 +86,11 @@ def wrong_row(row, want):
 
 
 def run(name, want, *arguments, rows=1):
-    """A run that works, with `want` in each of its rows; its report."""
+    """A run that works, with `want` in each of its rows; its report.
+
+    Each message is a packet at least, or the answer of one.
+    """
+    before = sent()
     got = bench(*arguments, "--format", "json")
     if got.returncode:
         said(False, name, f"status {got.returncode}: {got.stderr}")
@@ -101,6 +105,9 @@ def run(name, want, *arguments, rows=1):
         why = f"{len(report['rows'])} rows, not {rows}"
     for row in report["rows"]:
         why = why or wrong_row(row, want)
+    packets, messages = sent() - before, sum(row["iterations"] for row in report["rows"] if "step" not in row)
+    if packets < messages:
+        why = why or f"{messages} messages in {packets} packets"
     if got.stderr:
         why = why or f"it said {got.stderr}"
     said(why is None, name, why)
@@ -128,13 +135,9 @@ def everything():
                 modes = ["event"] + ["poll"] * (metric == "latency" and test == "write")
                 for mode in modes:
                     if metric == "latency":
-                        # Atomics are looked at one by one, and their sum once; what goes to and fro at
-                        # both ends.
                         n, options = 20, []
-                        verified = {"read": 22, "fetch_add": 23, "cmp_swap": 23}.get(test, 44)
                     else:
                         n, options = 400, ["-q", "2", "-l", "32"]
-                        verified = 442 if atomic else 440
                         if metric == "bandwidth":
                             options += ["-s", "5000"]
                     want = {
@@ -144,7 +147,6 @@ def everything():
                         "mode": mode,
                         "iterations": n,
                         "interrupted": False,
-                        "verified": verified,
                     }
                     run(
                         f"{test} {metric} by {backend}, {mode}",
@@ -156,7 +158,6 @@ def everything():
                         str(n),
                         "--warmup",
                         str(n // 10),
-                        "--verify",
                         "--backend",
                         backend,
                         *options,
@@ -172,9 +173,9 @@ def transports():
             ("uc", "write", "bandwidth", "-s", "5000"),
             ("uc", "write_imm", "rate", "-q", "2"),
             ("uc", "send", "latency", "-s", "5000"),
-            ("uc", "send", "bandwidth", "-q", "2", "-l", "32", "-s", "5000", "--verify"),
-            ("ud", "send", "latency", "--verify"),
-            ("ud", "send", "rate", "-q", "2", "-l", "32", "-s", "1024", "--verify"),
+            ("uc", "send", "bandwidth", "-q", "2", "-l", "32", "-s", "5000"),
+            ("ud", "send", "latency"),
+            ("ud", "send", "rate", "-q", "2", "-l", "32", "-s", "1024"),
         ):
             name = f"{test} {metric} over {transport} by {backend}"
             latency = metric == "latency"
@@ -190,9 +191,8 @@ def transports():
                 row, counted = report["rows"][0], not latency and test != "write"
                 said(report["config"]["transport"] == transport, f"{name}: the report has the transport")
                 said((row["lost"] is not None) == counted, f"{name}: losses are counted where they can be", row)
-                if counted and "--verify" in words:
-                    good = row["verified"] + row["lost"] == 440
-                    said(good, f"{name}: a message was verified or lost", f"{row['verified']} and {row['lost']}")
+                if counted:
+                    said(row["lost"] < 440, f"{name}: some messages arrived", row["lost"])
 
 
 def lossy():
@@ -210,20 +210,19 @@ def lossy():
                 name,
                 {"iterations": 400},
                 *["send", "rate", SERVER, "-e", "-c", "UD", "--backend", backend, "-n", "400", "--warmup", "40"],
-                *["-l", "32", "--verify"],
+                *["-l", "32"],
             )
         finally:
             subprocess.run([*nft, "delete table inet lossy"], check=True)
         if report:
             row = report["rows"][0]
-            good = 440 > row["lost"] >= 110 and row["verified"] + row["lost"] == 440
-            said(good, f"{name}: it counts the lost ones, and verifies the others", row)
+            said(440 > row["lost"] >= 110, f"{name}: it counts the lost ones", row)
 
 
 def mixed():
     run(
         "io_uring with a thread of the kernel's",
-        {"verified": 440},
+        {"iterations": 400},
         "write",
         "rate",
         SERVER,
@@ -231,7 +230,6 @@ def mixed():
         "400",
         "--warmup",
         "40",
-        "--verify",
         "--backend",
         "uring",
         "--sqpoll",
@@ -240,7 +238,7 @@ def mixed():
     )
     run(
         "io_uring at one end, verbs at the other",
-        {"verified": 88},
+        {"iterations": 40},
         "send",
         "lat",
         SERVER,
@@ -249,7 +247,6 @@ def mixed():
         "40",
         "--warmup",
         "4",
-        "--verify",
         "--backend",
         "uring",
         "--peer-backend",
@@ -257,7 +254,7 @@ def mixed():
     )
     run(
         "call at one end, verbs at the other",
-        {"verified": 88},
+        {"iterations": 40},
         "send",
         "lat",
         SERVER,
@@ -266,7 +263,6 @@ def mixed():
         "40",
         "--warmup",
         "4",
-        "--verify",
         "--backend",
         "call",
         "--peer-backend",
@@ -274,7 +270,7 @@ def mixed():
     )
     run(
         "verbs at one end, call at the other",
-        {"verified": 88},
+        {"iterations": 40},
         "write",
         "lat",
         SERVER,
@@ -283,7 +279,6 @@ def mixed():
         "40",
         "--warmup",
         "4",
-        "--verify",
         "--backend",
         "verbs",
         "--peer-backend",
@@ -293,16 +288,16 @@ def mixed():
         before = sent()
         run(
             f"an MTU of 1024, a service level and a traffic class by {backend}",
-            {"iterations": 50, "verified": 50},
+            {"iterations": 50},
             *["write", "bw", SERVER, "-e", "-s", "4096", "-n", "50", "--warmup", "0", "-l", "5", "-t", "50"],
-            *["--verify", "--backend", backend, "-m", "1024", "-S", "1", "--tclass", "32"],
+            *["--backend", backend, "-m", "1024", "-S", "1", "--tclass", "32"],
         )
         packets = sent() - before
         said(packets >= 4 * 50, f"by {backend}, a message of 4096 bytes is four packets", f"{packets} packets")
     run(
         "two threads that share an open device",
-        {"iterations": 400, "verified": 440},
-        *["write", "rate", SERVER, "-e", "-n", "200", "--warmup", "20", "-l", "8", "--verify"],
+        {"iterations": 400},
+        *["write", "rate", SERVER, "-e", "-n", "200", "--warmup", "20", "-l", "8"],
         *["--threads", "2", "--one-file"],
     )
     report = run(
@@ -324,7 +319,6 @@ def mixed():
         "7",
         "-t",
         "16",
-        "--verify",
         rows=3,
     )
     if report:
@@ -421,9 +415,9 @@ def signaling():
         for every in (1, 4, 64):
             run(
                 f"every request number {every} signaled by {backend}",
-                {"iterations": 400, "verified": 440},
+                {"iterations": 400},
                 *["read", "bw", SERVER, "-e", "-s", "64", "-n", "400", "--warmup", "40", "-q", "3", "-l", "50"],
-                *["-t", "64", "-Q", str(every), "--verify", "--backend", backend],
+                *["-t", "64", "-Q", str(every), "--backend", backend],
             )
 
 
@@ -479,8 +473,8 @@ def outstanding_reads():
             with Capture() as capture:
                 run(
                     name,
-                    {"iterations": 64, "verified": 64},
-                    *["read", "bw", SERVER, "-e", "-s", "8", "-n", "64", "--warmup", "0", "-l", "16", "--verify"],
+                    {"iterations": 64},
+                    *["read", "bw", SERVER, "-e", "-s", "8", "-n", "64", "--warmup", "0", "-l", "16"],
                     *["--backend", backend, "-o", str(outs)],
                 )
             most = outstanding(capture.packets())
@@ -514,14 +508,14 @@ def acknowledgement_timeout():
 
 
 def shared_receives():
-    """--use-srq: the messages of all queue pairs arrive at one queue, and each is verified."""
+    """--use-srq: the messages of all queue pairs arrive at one queue."""
     for backend in ("call", "verbs"):
         name = f"sends to a shared receive queue by {backend}"
-        options = ["-e", "--use-srq", "--verify", "--backend", backend]
+        options = ["-e", "--use-srq", "--backend", backend]
         latency = ["send", "lat", SERVER, "-n", "20", "--warmup", "2"]
-        run(f"{name}: latency", {"iterations": 20, "verified": 44}, *latency, *options)
+        run(f"{name}: latency", {"iterations": 20}, *latency, *options)
         flow = ["send", "bw", SERVER, "-s", "5000", "-n", "400", "--warmup", "40", "-q", "3", "-l", "32"]
-        report = run(name, {"iterations": 400, "verified": 440}, *flow, *options, "-r", "16")
+        report = run(name, {"iterations": 400}, *flow, *options, "-r", "16")
         said(report and report["config"]["srq"], f"{name}: the report has it")
         # The queue pairs' own receives would be too many.
         many = ["send", "rate", SERVER, "-e", "-n", "400", "-q", "16", "-r", "4200", "-t", "8", "-l", "32"]
@@ -537,34 +531,28 @@ def shared_receives():
         "datagrams to a shared receive queue",
         {"iterations": 400},
         *["send", "rate", SERVER, "-e", "-c", "UD", "-n", "400", "--warmup", "40", "-q", "2", "-l", "32"],
-        *["--use-srq", "--verify"],
+        "--use-srq",
     )
     if report:
         row = report["rows"][0]
-        said(row["verified"] + row["lost"] == 440, "datagrams to a shared receive queue: verified or lost", row)
+        said(row["lost"] < 440, "datagrams to a shared receive queue: some arrived", row)
 
 
 def rate_limit():
     """--rate_limit: the average is at most the limit, but for the first list."""
     for backend in ("call", "verbs"):
-        for unit, rate, words in (
-            ("p", "400", []),
-            ("g", "0.0032", []),
-            ("M", "0.4", []),
-            ("p", "400", ["--threads", "2"]),
-        ):
-            n = 100 if "--threads" in words else 200
-            name = f"--rate_limit {rate} --rate_units {unit} {' '.join(words)} by {backend}"
+        for words in [], ["--threads", "2"]:
+            n = 100 if words else 200
+            name = f"--rate_limit {' '.join(words)} by {backend}"
             report = run(
                 name,
                 {"iterations": 200},
                 *["send", "rate", SERVER, "-e", "-s", "1000", "-n", str(n), "--warmup", "0", "-l", "8"],
-                *["--backend", backend, "--rate_limit", rate, "--rate_units", unit, *words],
+                *["--backend", backend, "--rate_limit", "0.0032", *words],
             )
             if report:
                 flow = report["rows"][0]["throughput"]
-                most = {"p": 400, "g": 400, "M": 0.4 * (1 << 20) / 1000}[unit]
-                most *= n / (n - 8)
+                most = 400 * n / (n - 8)
                 said(flow["messages_per_s"] <= most * 1.001, f"{name}: the average", f"{flow}, at most {most}")
 
 
@@ -694,7 +682,7 @@ def hostile():
     config = json.loads(bench("register", "-n", "1", "--format", "json").stdout)["config"]
     hello = {
         "magic": "ulp bench",
-        "version": 7,
+        "version": 8,
         "config": config | {"test": "write", "metric": "rate", "sizes": [8], "depth": 8, "list": 8},
     }
 
@@ -730,7 +718,7 @@ def hostile():
         "a size of 4 GiB": spoilt(sizes=[2**32 - 1]),
         "a depth of 4 billion": spoilt(depth=2**32 - 1),
         "a field too many": spoilt(extra=1),
-        "a turn that is not its": frame_of({"done": {"verified": 1}}),
+        "a turn that is not its": frame_of({"done": {"lost": 1}}),
         "a row that was not announced": frame_of({"hello": hello}, {"row": {"size": 9, "ends": [end]}}),
         "a row without ends": frame_of({"hello": hello}, {"row": {"size": 8, "ends": []}}),
         "a buffer that is too small": frame_of({"hello": hello}, {"row": {"size": 8, "ends": [end | {"len": 8}]}}),

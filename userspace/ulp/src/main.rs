@@ -237,10 +237,6 @@ mod tests {
             "a list (-l) of 64 does not fit",
         ),
         ("bench write lat HOST -c UD", "UD (-c) has no write"),
-        (
-            "bench write bw HOST -c UC --verify",
-            "over UC (-c) may be lost",
-        ),
         ("bench send lat HOST --backend tcp", "'tcp' for '--backend"),
         ("bench read lat HOST -c UC", "UC (-c) has no read"),
         ("bench send lat HOST -c XX", "'XX' for '--connection"),
@@ -259,10 +255,6 @@ mod tests {
         (
             "bench send lat HOST --rate_limit 1",
             "--rate_limit is for bandwidth",
-        ),
-        (
-            "bench send bw HOST --rate_limit 1 --rate_units x",
-            "'x' for '--rate_units",
         ),
         (
             "bench send bw HOST --bind_source_ip here",

@@ -3,7 +3,7 @@
 //! The back end `call`: one system call posts requests to any number of queue pairs, and waits.
 
 use super::config::Delivery;
-use super::end::{Control, DeviceOptions, Done, End, Kind, Op, Plan, PortGid, Queue};
+use super::end::{Control, DeviceOptions, Done, End, Kind, Op, PortGid, Queue, Task};
 use super::qp::{Alone, Connected, Maker, Prepared, Sink};
 use super::wire::{EndAddress, QpAddress};
 use anyhow::{ensure, Context, Result};
@@ -123,16 +123,16 @@ impl CallEnd {
 }
 
 impl End for CallEnd {
-    fn new(plan: &Plan<'_>) -> Result<Self> {
-        let config = plan.config;
-        let (device, gid) = match plan.shared.get() {
+    fn new(task: &Task<'_>) -> Result<Self> {
+        let config = task.config;
+        let (device, gid) = match task.shared.get() {
             Some(shared) if config.one_file => shared.clone(),
-            _ => open(plan.device)?,
+            _ => open(task.device)?,
         };
         // Only the first one stays.
-        let _ = plan.shared.set((device.clone(), gid));
+        let _ = task.shared.set((device.clone(), gid));
         let pd = device.alloc_pd()?;
-        let bytes = usize::try_from(plan.layout.bytes())?;
+        let bytes = usize::try_from(task.layout.bytes())?;
         let buffer = pd.alloc_buffer(bytes)?;
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let grant = buffer.grant(.., access)?;
@@ -171,7 +171,7 @@ impl End for CallEnd {
             prepared,
             qps: Vec::new(),
             remote: None,
-            control: plan.control.clone(),
+            control: task.control.clone(),
             reaped: [Completion::EMPTY; 32],
         })
     }
@@ -263,13 +263,5 @@ impl End for CallEnd {
 
     fn store(&self, offset: u64, byte: u8) -> Result<()> {
         Ok(self.buffer.write_at(offset as usize, &[byte])?)
-    }
-
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        Ok(self.buffer.read_at(offset as usize, bytes)?)
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        Ok(self.buffer.write_at(offset as usize, bytes)?)
     }
 }

@@ -2,9 +2,9 @@
 
 //! The client, which measures.
 
-use super::config::{Amount, Config, Metric, Test, VERSION};
-use super::end::{Aborted, Control, DeviceOptions, End, Plan};
-use super::loops::{self, Measured, Origin, Task};
+use super::config::{Config, Metric, Test, VERSION};
+use super::end::{Aborted, Control, DeviceOptions, End, Task};
+use super::loops::{self, Limit, Measured};
 use super::machine::Machine;
 use super::stats::{Latencies, Row, Throughput};
 use super::wire::{Message, Wire, MAGIC};
@@ -144,9 +144,8 @@ fn row<E: End>(
     stop: &Arc<AtomicBool>,
 ) -> Result<Row> {
     let control = Control::new(stop, config.timeout());
-    let plan = Plan::new(device, config, size, &control);
-    let task = Task::new(&plan, Origin::Client);
-    let mut ends: Vec<E> = loops::ends(&plan, task)?;
+    let task = Task::new(device, config, size, &control);
+    let mut ends: Vec<E> = loops::ends(&task, false)?;
     wire.send(&Message::Row {
         size,
         ends: ends.iter().map(End::address).collect(),
@@ -158,19 +157,21 @@ fn row<E: End>(
         theirs.len()
     );
     for (end, peer) in ends.iter_mut().zip(&theirs) {
-        peer.check(config.qps, plan.layout.bytes())?;
+        peer.check(config.qps, task.layout.bytes())?;
         end.connect(peer)?;
     }
     wire.send(&Message::Start)?;
-    let (all, failure) = measure_all(&mut ends, task, wire);
+    let (all, failure) = measure_all(&mut ends, &task, wire);
     if let Some(error) = failure {
         return Err(error);
     }
     wire.send(&Message::Finish {
-        sent: all.iter().map(|m| m.sent.clone()).collect(),
+        sent: all.iter().map(|m| m.sent).sum(),
     })?;
-    let theirs = expect!(wire, Message::Done { verified, lost } => (verified, lost));
-    sum_up(config, size, &all, theirs, control.stopped())
+    let lost = expect!(wire, Message::Done { lost } => lost);
+    let mut row = Row::new(config, size, control.stopped());
+    row.lost = lost;
+    sum_up(row, &all)
 }
 
 /// Runs the threads, and reads the messages of the server meanwhile.
@@ -178,7 +179,7 @@ fn row<E: End>(
 /// Returns the measurements of the threads, or the first failure that caused the others.
 fn measure_all<E: End>(
     ends: &mut [E],
-    task: Task<'_>,
+    task: &Task<'_>,
     wire: &mut Wire,
 ) -> (Vec<Measured>, Option<anyhow::Error>) {
     let control = task.control;
@@ -205,7 +206,7 @@ fn measure_all<E: End>(
             let named = std::thread::Builder::new().name("measure".to_owned());
             let spawned = named.spawn_scoped(scope, move || {
                 drop(gate.lock());
-                let _ = sender.send((thread, loops::measure(&task.of(thread), end)));
+                let _ = sender.send((thread, loops::measure(task, end)));
             });
             if let Err(error) = spawned {
                 let _ = failed.send((thread, Err(error.into())));
@@ -255,138 +256,67 @@ fn measure_all<E: End>(
     )
 }
 
-fn sum_up(
-    config: &Config,
-    size: u32,
-    all: &[Measured],
-    (verified, lost): (u64, Option<u64>),
-    interrupted: bool,
-) -> Result<Row> {
+/// Puts the results of all threads into a row.
+fn sum_up(mut row: Row, all: &[Measured]) -> Result<Row> {
     let messages: u64 = all.iter().map(|m| m.messages).sum();
     let elapsed = all.iter().map(|m| m.elapsed).max().unwrap_or_default();
     let mut latencies = Latencies::new()?;
-    for measured in all {
-        if let Some(some) = &measured.latencies {
-            latencies.merge(some)?;
-        }
+    for some in all.iter().filter_map(|m| m.latencies.as_ref()) {
+        latencies.merge(some)?;
     }
-    let mine: u64 = all.iter().map(|m| m.verified).sum();
-    let rate = messages as f64 / elapsed.as_secs_f64().max(1e-9);
-    let peak: f64 = all.iter().map(|m| m.peak).sum();
-    let mib = |messages: f64| messages * f64::from(size) / f64::from(1 << 20);
-    let flow = config.metric != Metric::Latency;
-    Ok(Row {
-        test: config.test,
-        metric: config.metric,
-        backend: config.backend,
-        mode: config.mode,
-        step: None,
-        size,
-        iterations: messages,
-        elapsed_ns: elapsed.as_nanos() as u64,
-        verified: config.verify.then_some(mine + verified),
-        lost,
-        interrupted,
-        latency_ns: latencies.sum_up(),
-        throughput: flow.then_some(Throughput {
+    row.iterations = messages;
+    row.elapsed_ns = elapsed.as_nanos() as u64;
+    row.latency_ns = latencies.sum_up();
+    if row.metric != Metric::Latency {
+        let rate = messages as f64 / elapsed.as_secs_f64().max(1e-9);
+        let peak: f64 = all.iter().map(|m| m.peak).sum();
+        let mib = |messages: f64| messages * f64::from(row.size) / f64::from(1 << 20);
+        row.throughput = Some(Throughput {
             peak_mib_s: mib(peak),
             avg_mib_s: mib(rate),
-            avg_gbit_s: rate * f64::from(size) * 8.0 / 1e9,
+            avg_gbit_s: rate * f64::from(row.size) * 8.0 / 1e9,
             msg_rate_mpps: rate / 1e6,
             messages_per_s: rate,
-        }),
-    })
+        });
+    }
+    Ok(row)
 }
 
-/// Counts the rounds of a repeated operation.
-pub struct Rounds {
-    amount: Amount,
-    warmup: u64,
-    i: u64,
-    began: Option<Instant>,
-}
-
-impl Rounds {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            amount: config.amount,
-            warmup: config.warmup,
-            i: 0,
-            began: None,
+/// Repeats an operation that has several steps, and appends a row for each step.
+pub fn repeat(
+    names: &[&str],
+    (config, size): (&Config, u32),
+    stop: &AtomicBool,
+    rows: &mut Vec<Row>,
+    mut one: impl FnMut() -> Result<Vec<Duration>>,
+) -> Result<()> {
+    let latencies = names.iter().map(|_| Latencies::new());
+    let mut latencies = latencies.collect::<Result<Vec<_>>>()?;
+    let (mut limit, began) = (Limit::new(config), Instant::now());
+    let mut count = 0;
+    let mut rounds = (0..).map(|i| -> Result<bool> {
+        let last = limit.is_last(i, Instant::now(), stop);
+        let times = one()?;
+        if i >= config.warmup {
+            count += 1;
+            for (latencies, time) in latencies.iter_mut().zip(times) {
+                latencies.record(time);
+            }
         }
+        Ok(last)
+    });
+    let end = rounds.find(|last| !matches!(last, Ok(false)));
+    drop(rounds);
+    for (name, latencies) in names.iter().zip(&latencies).filter(|_| count != 0) {
+        rows.push(Row {
+            step: Some((*name).to_owned()),
+            iterations: count,
+            elapsed_ns: began.elapsed().as_nanos() as u64,
+            latency_ns: latencies.sum_up(),
+            ..Row::new(config, size, stop.load(Ordering::Relaxed))
+        });
     }
-
-    /// Returns whether the next round is measured, or [`None`] if there is no next round.
-    pub fn next(&mut self, stop: &AtomicBool) -> Option<bool> {
-        let counts = self.i >= self.warmup;
-        if counts && self.began.is_none() {
-            self.began = Some(Instant::now());
-        }
-        let over = match self.amount {
-            Amount::Iterations(n) => self.i >= n.saturating_add(self.warmup),
-            Amount::Millis(ms) => self
-                .began
-                .is_some_and(|began| began.elapsed() >= Duration::from_millis(ms)),
-        };
-        if over || stop.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.i += 1;
-        Some(counts)
-    }
-}
-
-/// The latencies of an operation that has several steps.
-pub struct Steps {
-    names: &'static [&'static str],
-    latencies: Vec<Latencies>,
-    began: Instant,
-    count: u64,
-}
-
-impl Steps {
-    pub fn new(names: &'static [&'static str]) -> Result<Self> {
-        Ok(Self {
-            names,
-            latencies: names
-                .iter()
-                .map(|_| Latencies::new())
-                .collect::<Result<_>>()?,
-            began: Instant::now(),
-            count: 0,
-        })
-    }
-
-    pub fn record(&mut self, times: &[Duration]) {
-        self.count += 1;
-        for (latencies, time) in self.latencies.iter_mut().zip(times) {
-            latencies.record(*time);
-        }
-    }
-
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    pub fn rows(&self, config: &Config, size: u32, interrupted: bool, rows: &mut Vec<Row>) {
-        for (name, latencies) in self.names.iter().zip(&self.latencies) {
-            rows.push(Row {
-                test: config.test,
-                metric: Metric::Latency,
-                backend: config.backend,
-                mode: config.mode,
-                step: Some((*name).to_owned()),
-                size,
-                iterations: self.count,
-                elapsed_ns: self.began.elapsed().as_nanos() as u64,
-                verified: None,
-                lost: None,
-                interrupted,
-                latency_ns: latencies.sum_up(),
-                throughput: None,
-            });
-        }
-    }
+    end.map_or(Ok(()), |last| last.map(drop))
 }
 
 /// The times of the steps of one round, and their sum.

@@ -112,29 +112,6 @@ pub enum Delivery {
     Softirq,
 }
 
-/// A limit of the rate at which an end posts messages.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RateLimit {
-    pub rate: f64,
-    pub unit: RateUnit,
-}
-
-/// The unit of a [`RateLimit`], by its letter in perftest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum RateUnit {
-    /// MiB per second.
-    #[value(name = "M")]
-    Mib,
-    /// Gbit per second.
-    #[value(name = "g")]
-    Gbit,
-    /// Messages per second.
-    #[value(name = "p")]
-    Messages,
-}
-
 /// The way to wait for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -156,7 +133,7 @@ pub enum Amount {
 }
 
 /// The version of [`Config`] and of the messages between client and server.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// The largest message that a client may request of a server.
 pub const MAX_SIZE: u32 = 16 << 20;
@@ -168,11 +145,9 @@ const MAX_INLINE: u32 = 4096;
 /// The sizes of the buffer of one end, and of the buffers of all ends of a run.
 const MAX_MEMORY: u64 = 64 << 20;
 const MAX_ALL_MEMORY: u64 = 512 << 20;
-/// The size of the slots of one end, where each message has a slot of its own.
-const SLOT_MEMORY: u64 = 16 << 20;
 /// The entries of an io_uring; twice as many requests can be in flight.
 pub const RING_ENTRIES: u32 = 16_384;
-/// Alignment of slots.
+/// Alignment of messages in a buffer.
 const ALIGN: u64 = 64;
 /// The size of the largest datagram, that of a packet.
 const MAX_DATAGRAM: u32 = 4096;
@@ -251,9 +226,6 @@ pub struct Config {
     /// Traffic class, in IPv4 the type of service.
     #[arg(long = "tclass", value_name = "N", default_value_t = 0)]
     pub traffic_class: u8,
-    /// Verify the contents of the messages, which takes time.
-    #[arg(long, visible_alias = "data-validation")]
-    pub verify: bool,
     /// Outstanding reads and atomics per queue pair, of read and atomic [default: 16, as far as the
     /// device goes]
     #[arg(short, long, value_name = "N")]
@@ -265,9 +237,9 @@ pub struct Config {
     /// io_uring.
     #[arg(long = "use-srq")]
     pub srq: bool,
-    /// The limit of all messages of an end.
-    #[arg(skip)]
-    pub rate_limit: Option<RateLimit>,
+    /// Limit of the rate at which each end sends, in Gbit/s, of bandwidth and rate.
+    #[arg(long = "rate_limit", value_name = "GBIT", value_parser = super::rate)]
+    pub rate_limit: Option<f64>,
     /// The deadline of each step.
     #[arg(skip)]
     pub timeout_ms: u64,
@@ -398,10 +370,6 @@ impl Config {
         if transport == Transport::Ud && self.sizes.iter().any(|size| *size > largest) {
             bail!("a datagram (-c UD) is one packet: its size (-s) is at most {largest}");
         }
-        let at_rest = test != Test::Send && self.metric != Metric::Latency;
-        if self.is_lossy() && self.verify && at_rest {
-            bail!("writes over UC (-c) may be lost, so --verify cannot tell what must be there");
-        }
         Ok(())
     }
 
@@ -420,7 +388,7 @@ impl Config {
             bail!("io_uring does not tell which queue pair took a shared receive (--use-srq)");
         }
         if let Some(limit) = self.rate_limit {
-            if !(limit.rate > 0.0 && limit.rate.is_finite()) {
+            if !(limit > 0.0 && limit.is_finite()) {
                 bail!("the limit of the rate (--rate_limit) is a number above 0");
             }
             if self.metric == Metric::Latency {
@@ -463,13 +431,8 @@ impl Config {
     /// Returns the most messages of `size` bytes per second that a thread may post, if there is a
     /// limit.
     pub fn most_per_s(&self, size: u32) -> Option<f64> {
-        let RateLimit { rate, unit } = self.rate_limit?;
-        let messages = match unit {
-            RateUnit::Mib => rate * f64::from(1 << 20) / f64::from(size),
-            RateUnit::Gbit => rate * 1e9 / 8.0 / f64::from(size),
-            RateUnit::Messages => rate,
-        };
-        Some(messages / f64::from(self.threads))
+        let bits = f64::from(size) * 8.0 * f64::from(self.threads);
+        Some(self.rate_limit? * 1e9 / bits)
     }
 
     pub fn timeout(&self) -> Duration {
@@ -487,14 +450,13 @@ impl Config {
 
 /// The layout of messages in the buffer of an end, the same at both ends.
 ///
-/// Messages arrive in the first half and leave from the second. In each half, every queue pair has
-/// `slots` slots.
+/// Messages arrive in the first half and leave from the second. All messages of a queue pair have one
+/// place in each half.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     pub size: u32,
     /// Bytes of the network header that a device puts before a message that it receives.
     pub head: u32,
-    pub slots: u64,
     stride: u64,
     qps: u64,
 }
@@ -506,59 +468,27 @@ impl Layout {
             Transport::Rc | Transport::Uc => 0,
         };
         let stride = u64::from(size.max(8).saturating_add(head)).next_multiple_of(ALIGN);
-        let qps = u64::from(config.qps);
-        let slots = if config.verify {
-            let room = (SLOT_MEMORY / (2 * stride * qps)).max(2);
-            room.min(config.depth.max(config.rx_depth).into()).max(2)
-        } else {
-            1
-        };
+        let qps = config.qps.into();
         Self {
             size,
             head,
-            slots,
             stride,
             qps,
         }
     }
 
-    /// Returns the outstanding requests per queue pair, each with a slot of its own if contents are
-    /// verified.
-    pub fn depth(&self, config: &Config) -> u64 {
-        match config.verify {
-            true => u64::from(config.depth).min(self.slots),
-            false => config.depth.into(),
-        }
-    }
-
-    /// Returns the posted receives per queue pair, each with a slot of its own if contents are
-    /// verified.
-    pub fn rx_depth(&self, config: &Config) -> u64 {
-        let rx_depth = u64::from(config.rx_depth);
-        match (config.verify, config.test) {
-            (false, _) => rx_depth,
-            // A write may begin to arrive before it finds no receive.
-            (true, Test::WriteImm) => rx_depth.min(self.slots - 1),
-            (true, _) => rx_depth.min(self.slots),
-        }
-    }
-
-    fn half(&self) -> u64 {
-        self.stride * self.slots * self.qps
-    }
-
     pub fn bytes(&self) -> u64 {
-        2 * self.half()
+        2 * self.stride * self.qps
     }
 
-    /// Returns the offset that message `number` of queue pair `qp` arrives at.
-    pub fn inbox(&self, qp: u64, number: u64) -> u64 {
-        (qp * self.slots + number % self.slots) * self.stride + u64::from(self.head)
+    /// Returns the offset that messages of queue pair `qp` arrive at.
+    pub fn inbox(&self, qp: u64) -> u64 {
+        qp * self.stride + u64::from(self.head)
     }
 
-    /// Returns the offset that message `number` of queue pair `qp` leaves from.
-    pub fn outbox(&self, qp: u64, number: u64) -> u64 {
-        self.half() + self.inbox(qp, number)
+    /// Returns the offset that messages of queue pair `qp` leave from.
+    pub fn outbox(&self, qp: u64) -> u64 {
+        self.inbox(self.qps + qp)
     }
 }
 
@@ -591,7 +521,6 @@ pub mod tests {
             mtu: None,
             sl: 0,
             traffic_class: 0,
-            verify: true,
             outs: None,
             qp_timeout: 14,
             srq: false,
@@ -621,11 +550,6 @@ pub mod tests {
         assert_eq!((config.transport, config.qp_timeout), (Transport::Rc, 14));
     }
 
-    fn limit(rate: f64) -> Option<RateLimit> {
-        let unit = RateUnit::Gbit;
-        Some(RateLimit { rate, unit })
-    }
-
     #[test]
     fn a_shared_queue_has_its_receives_once() {
         let mut config = Config {
@@ -646,19 +570,13 @@ pub mod tests {
 
     #[test]
     fn a_limit_of_the_rate_is_in_messages_of_a_thread() {
-        for (unit, rate, want) in [
-            (RateUnit::Gbit, 0.8, 50_000.0),
-            (RateUnit::Mib, 1.0, 524.288),
-            (RateUnit::Messages, 900.0, 450.0),
-        ] {
-            let config = Config {
-                threads: 2,
-                rate_limit: Some(RateLimit { rate, unit }),
-                ..config()
-            };
-            assert_eq!(config.most_per_s(1000), Some(want));
-        }
-        assert_eq!(config().most_per_s(1000), None);
+        let config = |rate_limit| Config {
+            threads: 2,
+            rate_limit,
+            ..config()
+        };
+        assert_eq!(config(Some(0.8)).most_per_s(1000), Some(50_000.0));
+        assert_eq!(config(None).most_per_s(1000), None);
     }
 
     #[test]
@@ -698,15 +616,14 @@ pub mod tests {
             |c| (c.test, c.transport) = (Test::Read, Transport::Uc),
             |c| (c.test, c.transport) = (Test::Write, Transport::Ud),
             |c| (c.test, c.transport) = (Test::Connect, Transport::Uc),
-            |c| c.transport = Transport::Uc, // which cannot be verified
             |c| c.outs = Some(1),
             |c| (c.test, c.outs) = (Test::Read, Some(0)),
             |c| c.qp_timeout = 32,
             |c| c.srq = true,
             |c| (c.test, c.srq, c.peer_backend) = (Test::Send, true, Backend::Uring),
-            |c| c.rate_limit = limit(0.0),
-            |c| c.rate_limit = limit(f64::INFINITY),
-            |c| (c.metric, c.qps, c.rate_limit) = (Metric::Latency, 1, limit(1.0)),
+            |c| c.rate_limit = Some(0.0),
+            |c| c.rate_limit = Some(f64::INFINITY),
+            |c| (c.metric, c.qps, c.rate_limit) = (Metric::Latency, 1, Some(1.0)),
             |c| (c.test, c.transport, c.sizes) = (Test::Send, Transport::Ud, vec![4097]),
             |c| {
                 (c.test, c.transport, c.mtu, c.sizes) =
@@ -728,32 +645,24 @@ pub mod tests {
     }
 
     #[test]
-    fn slots_do_not_overlap_and_are_inside() {
-        for (verify, transport) in [
-            (false, Transport::Rc),
-            (true, Transport::Rc),
-            (true, Transport::Ud),
-        ] {
+    fn messages_do_not_overlap_and_are_inside() {
+        for transport in [Transport::Rc, Transport::Ud] {
             for size in [1, 8, 63, 64, 65, 4096] {
                 let config = Config {
-                    verify,
                     transport,
                     ..config()
                 };
                 let layout = Layout::new(&config, size);
                 let mut seen = std::collections::BTreeMap::new();
                 for qp in 0..2 {
-                    for slot in 0..layout.slots {
-                        for at in [layout.inbox(qp, slot), layout.outbox(qp, slot)] {
-                            assert!(at + u64::from(size) <= layout.bytes());
-                            let start = at - u64::from(layout.head);
-                            assert_eq!(seen.insert(start, at + u64::from(size)), None);
-                        }
+                    for at in [layout.inbox(qp), layout.outbox(qp)] {
+                        assert!(at + u64::from(size) <= layout.bytes());
+                        let start = at - u64::from(layout.head);
+                        assert_eq!(seen.insert(start, at + u64::from(size)), None);
                     }
                 }
                 let ends: Vec<_> = seen.into_iter().collect();
                 assert!(ends.windows(2).all(|w| w[0].1 <= w[1].0));
-                assert!(layout.depth(&config) >= 1);
             }
         }
     }

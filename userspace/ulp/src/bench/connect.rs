@@ -10,7 +10,7 @@
 //! pair before the request, and reports before each round that it is idle.
 
 use super::call;
-use super::client::{Rounds, Steps, Times};
+use super::client::{repeat, Times};
 use super::config::{Backend, Config};
 use super::end::DeviceOptions;
 use super::stats::Row;
@@ -51,31 +51,19 @@ pub fn run(
         addr: SocketAddr::new(peer.ip().to_canonical(), port),
         end,
     };
-    let mut steps = Steps::new(STEPS)?;
-    let mut rounds = Rounds::new(config);
-    let result = (|| -> Result<()> {
-        let mut one: Box<dyn FnMut() -> Result<Vec<Duration>>> = match config.backend {
-            // Config::check() leaves io_uring out.
-            Backend::Call | Backend::Uring => Box::new(ours(device, target, config.timeout())?),
-            #[cfg(feature = "verbs")]
-            Backend::Verbs => Box::new(client(device, target, config.timeout())?),
-            #[cfg(not(feature = "verbs"))]
-            Backend::Verbs => return super::without_verbs(),
-        };
-        while let Some(counts) = rounds.next(stop) {
-            wire.send(&Message::Alive)?;
-            expect!(wire, Message::Alive => ());
-            let times = one()?;
-            if counts {
-                steps.record(&times);
-            }
-        }
-        Ok(())
-    })();
-    if steps.count() != 0 {
-        steps.rows(config, BYTES as u32, stop.load(Ordering::Relaxed), rows);
-    }
-    result?;
+    let mut one: Box<dyn FnMut() -> Result<Vec<Duration>>> = match config.backend {
+        // Config::check() leaves io_uring out.
+        Backend::Call | Backend::Uring => Box::new(ours(device, target, config.timeout())?),
+        #[cfg(feature = "verbs")]
+        Backend::Verbs => Box::new(client(device, target, config.timeout())?),
+        #[cfg(not(feature = "verbs"))]
+        Backend::Verbs => return super::without_verbs(),
+    };
+    repeat(STEPS, (config, BYTES as u32), stop, rows, || {
+        wire.send(&Message::Alive)?;
+        expect!(wire, Message::Alive => ());
+        one()
+    })?;
     wire.send(&Message::Bye)
 }
 

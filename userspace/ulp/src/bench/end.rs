@@ -10,10 +10,9 @@ use super::config::{Config, Layout};
 use super::wire::EndAddress;
 use anyhow::{bail, Result};
 use rust_ulp::Device;
-use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The port and the index of its GID for queue pairs, if they are not the default ones.
@@ -168,19 +167,18 @@ pub struct DeviceOptions {
     pub source: Option<IpAddr>,
 }
 
-/// The parameters of an end.
-#[derive(Clone, Debug)]
-pub struct Plan<'a> {
+/// The parameters of the ends of a row, one for each thread.
+#[derive(Debug)]
+pub struct Task<'a> {
     pub device: &'a DeviceOptions,
     /// The device that the threads share, once one of them has opened it.
-    pub shared: OnceCell<(Device, PortGid)>,
+    pub shared: OnceLock<(Device, PortGid)>,
     pub config: &'a Config,
     pub layout: Layout,
     pub control: &'a Arc<Control>,
 }
 
-impl<'a> Plan<'a> {
-    /// Plans the ends of a row.
+impl<'a> Task<'a> {
     pub fn new(
         device: &'a DeviceOptions,
         config: &'a Config,
@@ -189,7 +187,7 @@ impl<'a> Plan<'a> {
     ) -> Self {
         Self {
             device,
-            shared: OnceCell::new(),
+            shared: OnceLock::new(),
             config,
             layout: Layout::new(config, size),
             control,
@@ -200,7 +198,7 @@ impl<'a> Plan<'a> {
 /// One end: [`super::call::CallEnd`], [`super::uring::UringEnd`], [`super::verbs::VerbsEnd`].
 pub trait End: Send + Sized {
     /// Creates all objects, up to queue pairs that accept receives.
-    fn new(plan: &Plan<'_>) -> Result<Self>;
+    fn new(task: &Task<'_>) -> Result<Self>;
 
     /// Returns the address that the other side needs.
     fn address(&self) -> EndAddress;
@@ -225,10 +223,4 @@ pub trait End: Send + Sized {
 
     /// Sets the byte at an offset of the buffer.
     fn store(&self, offset: u64, byte: u8) -> Result<()>;
-
-    /// Copies bytes out of the buffer.
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()>;
-
-    /// Copies bytes into the buffer.
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 }

@@ -14,45 +14,28 @@
 //! the others later. Programs announce data by a message.
 //!
 //! A round trip is from posting one message to posting the next. The peer needs no count: the
-//! client's last message says that it is the last. With verification each message has contents of
-//! its own, and the time that this takes is in the numbers.
+//! client's last message says that it is the last.
 //!
-//! UC and UD may lose messages. There the immediate data of a message is its number, the client
-//! repeats the last message until the server has it, and the server counts what arrived.
+//! UC and UD may lose messages. There the client repeats the last message until the server has it, and
+//! the server counts what arrived.
 
-use super::config::{Amount, Config, Layout, Metric, Mode, Test, Transport};
-use super::end::{Control, Done, End, Kind, Op, Plan, Queue};
+use super::config::{Amount, Config, Metric, Mode, Test, Transport};
+use super::end::{Done, End, Kind, Op, Queue, Task};
 use super::stats::Latencies;
 use anyhow::{bail, ensure, Context, Result};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The last byte of the last written message; others have 1 to 254.
 const LAST_MARK: u8 = 255;
 /// Immediate data of the last message.
 const LAST_IMM: u32 = 1;
-/// Immediate data of message 0, where the immediate data is a number.
-const FIRST_IMM: u32 = 2;
-/// The numbers of messages repeat after this many, so that they fit into immediate data.
-const NUMBERS: u64 = 1 << 31;
 /// The mark of a receive, in its identifier.
 const RECEIVE: u64 = 1 << 60;
 /// The longest sleep of an end that is ahead of its limit of the rate.
 const PAUSE: Duration = Duration::from_millis(1);
 /// The interval at which the last message is repeated where it may be lost.
 const AGAIN: Duration = Duration::from_millis(10);
-
-/// The state of one thread.
-#[derive(Clone, Copy, Debug)]
-pub struct Task<'a> {
-    pub config: &'a Config,
-    pub layout: Layout,
-    pub control: &'a Control,
-    /// The number of the thread, from 0, the same at both ends.
-    pub thread: u64,
-    /// This end.
-    pub origin: Origin,
-}
 
 /// The measurements of one thread of the client.
 #[derive(Clone, Debug)]
@@ -62,21 +45,19 @@ pub struct Measured {
     pub elapsed: Duration,
     /// Messages per second in the best tenth.
     pub peak: f64,
-    /// Messages on each queue pair, with those of the warm-up.
-    pub sent: Vec<u64>,
-    /// The messages that this side verified.
-    pub verified: u64,
+    /// Messages, with those of the warm-up.
+    pub sent: u64,
 }
 
 /// The end condition of a loop.
-struct Limit {
+pub struct Limit {
     amount: Amount,
     warmup: u64,
     began: Option<Instant>,
 }
 
 impl Limit {
-    fn new(config: &Config) -> Self {
+    pub fn new(config: &Config) -> Self {
         Self {
             amount: config.amount,
             warmup: config.warmup,
@@ -85,8 +66,8 @@ impl Limit {
     }
 
     /// Returns whether message number `i`, posted at `now`, is the last.
-    fn is_last(&mut self, i: u64, now: Instant, control: &Control) -> bool {
-        if control.stopped() {
+    pub fn is_last(&mut self, i: u64, now: Instant, stop: &AtomicBool) -> bool {
+        if stop.load(Ordering::Relaxed) {
             return true;
         }
         match self.amount {
@@ -102,117 +83,7 @@ impl Limit {
     }
 }
 
-/// The sender of a message; the contents differ in each direction.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Origin {
-    Client,
-    Server,
-}
-
-impl Origin {
-    fn other(self) -> Self {
-        match self {
-            Self::Client => Self::Server,
-            Self::Server => Self::Client,
-        }
-    }
-}
-
-/// Returns word number `word` of a message.
-fn pattern(task: &Task<'_>, from: Origin, qp: u64, number: u64, word: u64) -> u64 {
-    // splitmix64 over the position.
-    let mut z = ((from as u64) << 63) ^ (task.thread << 56) ^ (qp << 44);
-    z = (z ^ (number % NUMBERS))
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        .wrapping_add(word + 1);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// Returns the contents of a message.
-fn contents(task: &Task<'_>, from: Origin, qp: u64, number: u64, bytes: &mut [u8]) {
-    for (word, chunk) in bytes.chunks_mut(8).enumerate() {
-        let value = pattern(task, from, qp, number, word as u64).to_le_bytes();
-        for (to, from) in chunk.iter_mut().zip(value) {
-            *to = from;
-        }
-    }
-}
-
-/// Buffers for the verification of contents.
-struct Scratch {
-    want: Vec<u8>,
-    got: Vec<u8>,
-}
-
-impl Scratch {
-    fn new(task: &Task<'_>) -> Self {
-        let size = match task.config.verify {
-            true => task.layout.size as usize,
-            false => 0,
-        };
-        Self {
-            want: vec![0; size],
-            got: vec![0; size],
-        }
-    }
-
-    /// Stores a message of this end at the place that it is sent from.
-    fn fill<E: End>(
-        &mut self,
-        task: &Task<'_>,
-        end: &E,
-        (qp, number): (u64, u64),
-        at: u64,
-    ) -> Result<()> {
-        contents(task, task.origin, qp, number, &mut self.want);
-        end.write(at, &self.want)
-    }
-
-    /// Verifies a message of the peer, apart from its last `but` bytes.
-    fn verify<E: End>(
-        &mut self,
-        task: &Task<'_>,
-        end: &E,
-        (qp, number): (u64, u64),
-        at: u64,
-        but: usize,
-    ) -> Result<()> {
-        contents(task, task.origin.other(), qp, number, &mut self.want);
-        end.read(at, &mut self.got)?;
-        let len = self.want.len().saturating_sub(but);
-        let pairs = self.want.iter().zip(&self.got).take(len);
-        if let Some(bad) = pairs.clone().position(|(want, got)| want != got) {
-            let wrong = pairs.filter(|(want, got)| want != got).count();
-            bail!(
-                "message {number} on queue pair {qp} of thread {} arrived wrong: {wrong} of {len} bytes, \
-                 the first at {bad}",
-                task.thread
-            );
-        }
-        Ok(())
-    }
-}
-
-impl<'a> Task<'a> {
-    /// Returns the state of the first thread of an end.
-    pub fn new(plan: &Plan<'a>, origin: Origin) -> Self {
-        Self {
-            config: plan.config,
-            layout: plan.layout,
-            control: plan.control,
-            thread: 0,
-            origin,
-        }
-    }
-
-    /// Returns the state of another thread.
-    pub fn of(self, thread: usize) -> Self {
-        let thread = thread as u64;
-        Self { thread, ..self }
-    }
-
+impl Task<'_> {
     fn inline(&self) -> bool {
         self.layout.size <= self.config.inline
     }
@@ -243,136 +114,65 @@ impl<'a> Task<'a> {
             _ => false,
         }
     }
-
-    /// Returns where the data of a read or an atomic operation arrives. The peer reads the outbox,
-    /// and its atomic operations change the inbox.
-    fn result(&self, qp: u64, number: u64) -> u64 {
-        match self.config.test.is_atomic() {
-            true => self.layout.outbox(qp, number),
-            false => self.layout.inbox(qp, number),
-        }
-    }
 }
 
 /// Creates the ends of all threads, which accept receives.
-pub fn ends<E: End>(plan: &Plan<'_>, task: Task<'_>) -> Result<Vec<E>> {
-    let ends = (0..plan.config.threads as usize).map(|thread| {
-        let mut end = E::new(plan)?;
-        prepare(&task.of(thread), &mut end)?;
+pub fn ends<E: End>(task: &Task<'_>, is_server: bool) -> Result<Vec<E>> {
+    let ends = (0..task.config.threads).map(|_| {
+        let mut end = E::new(task)?;
+        prepare(task, is_server, &mut end)?;
         Ok(end)
     });
     ends.collect()
 }
 
-/// Posts receives and stores the data of reads, before the ends are connected.
-fn prepare<E: End>(task: &Task<'_>, end: &mut E) -> Result<()> {
-    let layout = &task.layout;
-    let is_server = task.origin == Origin::Server;
-    if task.by_receives() && (is_server || task.is_latency()) {
-        let receives = match task.is_latency() {
-            true => 2,
-            false => layout.rx_depth(task.config),
-        };
-        let queues = if task.config.srq { 1 } else { task.config.qps };
-        for qp in 0..queues.into() {
-            for number in 0..receives {
-                end.post(&[receive(task, qp, number)])?;
-            }
-        }
+/// Posts receives, before the ends are connected.
+fn prepare<E: End>(task: &Task<'_>, is_server: bool, end: &mut E) -> Result<()> {
+    let config = task.config;
+    if !task.by_receives() || !(is_server || task.is_latency()) {
+        return Ok(());
     }
-    if is_server && task.config.verify && task.config.test == Test::Read {
-        let mut scratch = Scratch::new(task);
-        for qp in 0..task.config.qps.into() {
-            for slot in 0..layout.slots {
-                scratch.fill(task, end, (qp, slot), layout.outbox(qp, slot))?;
-            }
+    let receives = if task.is_latency() {
+        2
+    } else {
+        config.rx_depth
+    };
+    let queues = if config.srq { 1 } else { config.qps };
+    for qp in 0..queues.into() {
+        for _ in 0..receives {
+            end.post(&[receive(task, qp)])?;
         }
     }
     Ok(())
 }
 
-fn receive(task: &Task<'_>, qp: u64, number: u64) -> Op {
+fn receive(task: &Task<'_>, qp: u64) -> Op {
     // A device puts the network header of a datagram before the message.
     let head = task.layout.head;
-    let at = task.layout.inbox(qp, number) - u64::from(head);
+    let at = task.layout.inbox(qp) - u64::from(head);
     let mut op = Op::new(Kind::Recv, qp, at, 0, task.layout.size + head);
-    // The receives of a shared queue may complete in another order than they were posted in.
-    op.id = RECEIVE | if task.config.srq { number } else { qp };
+    op.id = RECEIVE | qp;
     op
 }
 
-/// The work of one thread of the server.
-#[derive(Clone, Debug, Default)]
-pub struct Served {
-    pub verified: u64,
-    /// The messages that arrived on each queue pair, if the thread counts them.
-    pub received: Option<Vec<u64>>,
-}
-
 /// Runs the server while the client measures.
-pub fn serve<E: End>(task: &Task<'_>, end: &mut E) -> Result<Served> {
-    let verified = match task.config.test {
+///
+/// Returns the number of messages that arrived, if the test counts them.
+pub fn serve<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
+    match task.config.test {
         Test::Write if task.is_latency() && !task.event() => write_pong(task, end)?,
         _ if task.by_receives() && task.is_latency() => message_pong(task, end)?,
         Test::Send | Test::WriteImm => return receiver(task, end),
-        _ => 0,
-    };
-    Ok(Served {
-        verified,
-        received: None,
-    })
-}
-
-/// Verifies the messages that the peer wrote, after the measurement, and returns their number.
-pub fn inspect<E: End>(task: &Task<'_>, end: &E, sent: &[u64]) -> Result<u64> {
-    let config = task.config;
-    ensure!(
-        sent.len() == config.qps as usize,
-        "the peer counts {} queue pairs",
-        sent.len()
-    );
-    if !config.verify || task.is_latency() && !config.test.is_atomic() {
-        return Ok(0);
+        _ => {}
     }
-    let mut verified = 0;
-    let mut scratch = Scratch::new(task);
-    for (qp, sent) in (0_u64..).zip(sent) {
-        match config.test {
-            Test::Write => {
-                for number in sent.saturating_sub(task.layout.slots)..*sent {
-                    let at = task.layout.inbox(qp, number);
-                    scratch.verify(task, end, (qp, number), at, 0)?;
-                    verified += 1;
-                }
-            }
-            Test::FetchAdd | Test::CmpSwap => {
-                let mut word = [0; 8];
-                end.read(task.layout.inbox(qp, 0), &mut word)?;
-                let value = u64::from_ne_bytes(word);
-                ensure!(
-                    value == *sent,
-                    "after {sent} atomic operations the number is {value}"
-                );
-                verified += 1;
-            }
-            _ => {}
-        }
-    }
-    Ok(verified)
+    Ok(0)
 }
 
 /// Returns the number of messages that did not arrive, if they were counted and may be lost.
-pub fn lost<'a>(
-    config: &Config,
-    sent: &[Vec<u64>],
-    received: impl Iterator<Item = Option<&'a Vec<u64>>>,
-) -> Result<Option<u64>> {
+pub fn lost(config: &Config, sent: u64, received: u64) -> Result<Option<u64>> {
     if !config.is_counted() {
         return Ok(None);
     }
-    let received: u64 = received.flatten().flatten().sum();
-    let sent = sent.iter().flatten();
-    let sent = sent.fold(0, |sum: u64, n| sum.saturating_add(*n));
     let lost = sent.checked_sub(received);
     let lost = lost.filter(|lost| *lost == 0 || config.is_lossy());
     let lost = lost.with_context(|| format!("of {sent} messages {received} arrived"))?;
@@ -388,11 +188,11 @@ pub fn measure<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
         Test::Write if !task.event() => ping(task, end, |side, end, i, last| {
             let mark = if last { LAST_MARK } else { mark(i) };
             side.write(end, i, mark)?;
-            side.arrival(end, i, |got| got == mark).map(drop)
+            side.arrival(end, |got| got == mark).map(drop)
         }),
         _ if task.by_receives() => ping(task, end, |side, end, i, last| {
-            let ops = side.ops(end, i, last)?;
-            side.exchange(end, i, &ops).map(drop)
+            let ops = side.ops(i, last);
+            side.exchange(end, &ops).map(drop)
         }),
         _ => one_by_one(task, end),
     }
@@ -416,7 +216,7 @@ fn ping<E: End>(
     let mut posted = began;
     let mut i = 0;
     loop {
-        let last = limit.is_last(i, posted, task.control);
+        let last = limit.is_last(i, posted, &task.control.stop);
         round(&mut side, end, i, last)?;
         side.make_room(end, false)?;
         let now = Instant::now();
@@ -433,56 +233,50 @@ fn ping<E: End>(
     Ok(of_latencies(task, latencies, i, began.elapsed()))
 }
 
-fn write_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
+fn write_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<()> {
     let mut side = Side::new(task);
     for i in 0.. {
         let want = mark(i);
-        let got = side.arrival(end, i, |got| got == want || got == LAST_MARK)?;
+        let got = side.arrival(end, |got| got == want || got == LAST_MARK)?;
         side.write(end, i, got)?;
         side.make_room(end, false)?;
         if got == LAST_MARK {
-            side.make_room(end, true)?;
-            return Ok(side.verified);
+            break;
         }
     }
-    Ok(0)
+    side.make_room(end, true)
 }
 
-fn message_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
+fn message_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<()> {
     let mut side = Side::new(task);
-    let mut last = side.exchange(end, 0, &[])?;
+    let mut last = side.exchange(end, &[])?;
     for i in 0.. {
-        let ops = side.ops(end, i, last)?;
+        let ops = side.ops(i, last);
         if last {
             end.post(&ops)?;
-            side.make_room(end, true)?;
-            return Ok(side.verified);
+            break;
         }
         // One call posts the answer and sleeps until the next message.
-        last = side.exchange(end, i + 1, &ops)?;
+        last = side.exchange(end, &ops)?;
         side.make_room(end, false)?;
     }
-    Ok(0)
+    side.make_room(end, true)
 }
 
 /// A side of an exchange, one message at a time.
 struct Side<'a> {
     task: &'a Task<'a>,
-    scratch: Scratch,
     /// Outstanding signaled requests.
     signaled: u64,
     done: Vec<Done>,
-    verified: u64,
 }
 
 impl<'a> Side<'a> {
     fn new(task: &'a Task<'a>) -> Self {
         Self {
             task,
-            scratch: Scratch::new(task),
             signaled: 0,
             done: Vec::with_capacity(64),
-            verified: 0,
         }
     }
 
@@ -523,14 +317,11 @@ impl<'a> Side<'a> {
         }
     }
 
-    // --- writes, whose last byte the peer polls: one slot is enough
+    // --- writes, whose last byte the peer polls
 
     fn write<E: End>(&mut self, end: &mut E, i: u64, mark: u8) -> Result<()> {
         let layout = &self.task.layout;
-        let (inbox, outbox) = (layout.inbox(0, 0), layout.outbox(0, 0));
-        if self.task.config.verify {
-            self.scratch.fill(self.task, end, (0, i), outbox)?;
-        }
+        let (inbox, outbox) = (layout.inbox(0), layout.outbox(0));
         end.store(outbox + u64::from(layout.size) - 1, mark)?;
         let mut op = Op::new(Kind::Write, 0, outbox, inbox, layout.size);
         op.inline = self.task.inline();
@@ -539,41 +330,24 @@ impl<'a> Side<'a> {
     }
 
     /// Polls until the peer's message arrived, and returns its mark.
-    fn arrival<E: End>(
-        &mut self,
-        end: &mut E,
-        i: u64,
-        expected: impl Fn(u8) -> bool,
-    ) -> Result<u8> {
+    fn arrival<E: End>(&mut self, end: &mut E, expected: impl Fn(u8) -> bool) -> Result<u8> {
         let task = self.task;
-        let inbox = task.layout.inbox(0, 0);
+        let inbox = task.layout.inbox(0);
         let at = inbox + u64::from(task.layout.size) - 1;
         let mut got = 0;
         task.control.spin(task.awaited(), || {
             got = end.load(at)?;
             Ok(expected(got))
         })?;
-        if task.config.verify {
-            // Adapters with relaxed ordering may place the last byte before the others.
-            let until = Instant::now() + task.control.timeout;
-            while let Err(wrong) = self.scratch.verify(task, end, (0, i), inbox, 1) {
-                task.control.check()?;
-                ensure!(Instant::now() < until, wrong);
-            }
-            self.verified += 1;
-        }
         Ok(got)
     }
 
     // --- messages that consume receives: sends, or writes with immediate data
 
     /// Returns message number `i`, and the receive for the message after the next.
-    fn ops<E: End>(&mut self, end: &E, i: u64, last: bool) -> Result<[Op; 2]> {
+    fn ops(&mut self, i: u64, last: bool) -> [Op; 2] {
         let (task, layout) = (self.task, &self.task.layout);
-        let (inbox, outbox) = (layout.inbox(0, i), layout.outbox(0, i));
-        if task.config.verify {
-            self.scratch.fill(task, end, (0, i), outbox)?;
-        }
+        let (inbox, outbox) = (layout.inbox(0), layout.outbox(0));
         let is_write = task.config.test != Test::Send;
         let kind = if is_write { Kind::Write } else { Kind::Send };
         let mut op = Op::new(kind, 0, outbox, inbox, layout.size);
@@ -584,24 +358,18 @@ impl<'a> Side<'a> {
             (false, true) => Some(0),
             (false, false) => None,
         };
-        Ok([receive(task, 0, i + 2), op])
+        [receive(task, 0), op]
     }
 
-    /// Posts `ops`, waits for the peer's message number `i`, and returns whether it is the last.
-    fn exchange<E: End>(&mut self, end: &mut E, i: u64, ops: &[Op]) -> Result<bool> {
+    /// Posts `ops`, waits for the peer's message, and returns whether it is the last.
+    fn exchange<E: End>(&mut self, end: &mut E, ops: &[Op]) -> Result<bool> {
         let (task, done) = (self.task, &mut self.done);
         done.clear();
         post_and_await(task, end, ops, Queue::Recv, done)?;
         let [done] = done.as_slice() else {
             bail!("{} messages where one was due", done.len());
         };
-        let imm = done.imm;
-        if task.config.verify {
-            let at = task.layout.inbox(0, i);
-            self.scratch.verify(task, end, (0, i), at, 0)?;
-            self.verified += 1;
-        }
-        Ok(imm == Some(LAST_IMM))
+        Ok(done.imm == Some(LAST_IMM))
     }
 }
 
@@ -641,86 +409,32 @@ fn of_latencies(
         messages: messages.saturating_sub(task.config.warmup),
         elapsed,
         peak: 0.0,
-        sent: vec![messages],
-        // Every answer was verified.
-        verified: if task.config.verify { messages } else { 0 },
+        sent: messages,
     }
-}
-
-/// Returns the immediate data of message number `number`.
-fn numbered(number: u64) -> u32 {
-    FIRST_IMM + (number % NUMBERS) as u32
 }
 
 /// Returns request number `number` of a queue pair, for reads, writes and atomics.
 fn request(task: &Task<'_>, qp: u64, number: u64) -> Op {
     let layout = &task.layout;
-    let (inbox, outbox) = (layout.inbox(qp, number), layout.outbox(qp, number));
+    let (inbox, outbox) = (layout.inbox(qp), layout.outbox(qp));
     let size = layout.size;
     match task.config.test {
         Test::Read => Op::new(Kind::Read, qp, inbox, outbox, size),
-        Test::Send => {
-            let mut op = Op::new(Kind::Send, qp, outbox, 0, size);
-            op.imm = task.config.is_lossy().then(|| numbered(number));
-            op
-        }
+        Test::Send => Op::new(Kind::Send, qp, outbox, 0, size),
         Test::FetchAdd | Test::CmpSwap => {
-            // The results have slots; the operand is one number per queue pair.
+            // The operand is one number per queue pair.
             let add = task.config.test == Test::FetchAdd;
             let kind = if add { Kind::FetchAdd } else { Kind::CmpSwap };
-            let result = task.result(qp, number);
-            let mut op = Op::new(kind, qp, result, layout.inbox(qp, 0), 8);
+            let mut op = Op::new(kind, qp, outbox, inbox, 8);
             op.args = if add { (1, 0) } else { (number, number + 1) };
             op
         }
         _ => {
             let mut op = Op::new(Kind::Write, qp, outbox, inbox, size);
             op.inline = task.inline();
-            op.imm = (task.config.test == Test::WriteImm).then(|| numbered(number));
+            op.imm = (task.config.test == Test::WriteImm).then_some(0);
             op
         }
-    }
-}
-
-/// Prepares the contents of a request before it is posted.
-fn dress<E: End>(
-    task: &Task<'_>,
-    end: &E,
-    scratch: &mut Scratch,
-    qp: u64,
-    number: u64,
-) -> Result<()> {
-    let at = match task.config.test {
-        Test::Write | Test::WriteImm | Test::Send => task.layout.outbox(qp, number),
-        // Changes the buffer, so that old data does not pass for read data.
-        _ => task.result(qp, number),
-    };
-    scratch.fill(task, end, (qp, number), at)
-}
-
-/// Verifies a completed request, and returns whether it had contents to verify.
-fn look<E: End>(
-    task: &Task<'_>,
-    end: &E,
-    scratch: &mut Scratch,
-    qp: u64,
-    number: u64,
-) -> Result<bool> {
-    let at = task.result(qp, number);
-    match task.config.test {
-        Test::Read => {
-            let slot = number % task.layout.slots;
-            scratch.verify(task, end, (qp, slot), at, 0)?;
-            Ok(true)
-        }
-        Test::FetchAdd | Test::CmpSwap => {
-            let mut word = [0; 8];
-            end.read(at, &mut word)?;
-            let value = u64::from_ne_bytes(word);
-            ensure!(value == number, "atomic operation {number} found {value}");
-            Ok(true)
-        }
-        _ => Ok(false),
     }
 }
 
@@ -728,53 +442,40 @@ fn look<E: End>(
 fn one_by_one<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
     let mut latencies = Latencies::new()?;
     let mut limit = Limit::new(task.config);
-    let mut scratch = Scratch::new(task);
     let mut done = Vec::with_capacity(64);
     let began = Instant::now();
     let mut i = 0;
-    let mut verified = 0;
     loop {
         let op = request(task, 0, i);
-        if task.config.verify {
-            dress(task, end, &mut scratch, 0, i)?;
-        }
         let posted = Instant::now();
-        let last = limit.is_last(i, posted, task.control);
+        let last = limit.is_last(i, posted, &task.control.stop);
         done.clear();
         post_and_await(task, end, &[op], Queue::Send, &mut done)?;
         let took = posted.elapsed();
         if i >= task.config.warmup {
             latencies.record(took);
         }
-        if task.config.verify && look(task, end, &mut scratch, 0, i)? {
-            verified += 1;
-        }
         i += 1;
         if last {
             break;
         }
     }
-    let mut measured = of_latencies(task, latencies, i, began.elapsed());
-    measured.verified = verified;
-    Ok(measured)
+    Ok(of_latencies(task, latencies, i, began.elapsed()))
 }
 
 /// The state of a loop with many outstanding requests.
 struct Flow<'a> {
     task: &'a Task<'a>,
     depth: u64,
-    /// Requests per queue pair: posted, outstanding, complete.
+    /// Requests per queue pair: posted, outstanding.
     posted: Vec<u64>,
     flying: Vec<u64>,
-    done: Vec<u64>,
     /// The queue pair whose turn it is.
     turn: usize,
     /// Outstanding signaled requests.
     signals: u64,
     ops: Vec<Op>,
     reaped: Vec<Done>,
-    scratch: Scratch,
-    verified: u64,
 }
 
 /// The best tenth of a run.
@@ -819,16 +520,13 @@ impl<'a> Flow<'a> {
         let qps = task.config.qps as usize;
         Self {
             task,
-            depth: task.layout.depth(task.config),
+            depth: task.config.depth.into(),
             posted: vec![0; qps],
             flying: vec![0; qps],
-            done: vec![0; qps],
             turn: 0,
             signals: 0,
             ops: Vec::with_capacity(task.config.list as usize),
             reaped: Vec::with_capacity(256),
-            scratch: Scratch::new(task),
-            verified: 0,
         }
     }
 
@@ -849,7 +547,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Creates the requests of a list of `n`.
-    fn fill<E: End>(&mut self, end: &E, n: u64) -> Result<()> {
+    fn fill(&mut self, n: u64) {
         let task = self.task;
         self.ops.clear();
         for (qp, share) in self.shares(n) {
@@ -860,9 +558,6 @@ impl<'a> Flow<'a> {
             // Requests since the last signaled one.
             let mut since = 0;
             for i in 1..=share {
-                if task.config.verify {
-                    dress(task, end, &mut self.scratch, qp as u64, *posted)?;
-                }
                 let mut op = request(task, qp as u64, *posted);
                 since += 1;
                 op.signaled = i == share || since == u64::from(task.config.cq_mod);
@@ -878,7 +573,6 @@ impl<'a> Flow<'a> {
         }
         let qps = self.flying.len();
         self.turn = (self.turn + (n as usize % qps)) % qps;
-        Ok(())
     }
 
     /// Takes completions, and returns the number of messages that they complete.
@@ -888,20 +582,11 @@ impl<'a> Flow<'a> {
         let mut messages = 0;
         for done in &self.reaped {
             let (qp, share) = ((done.id >> 32) as usize, done.id & 0xffff_ffff);
-            let (Some(flying), Some(count)) = (self.flying.get_mut(qp), self.done.get_mut(qp))
-            else {
-                bail!("a completion of no queue pair");
-            };
+            let flying = self.flying.get_mut(qp);
+            let flying = flying.context("a completion of no queue pair")?;
             ensure!(*flying >= share, "more completions than requests");
             *flying -= share;
             self.signals -= 1;
-            if self.task.config.verify {
-                for number in *count..*count + share {
-                    let (task, scratch) = (self.task, &mut self.scratch);
-                    self.verified += u64::from(look(task, end, scratch, qp as u64, number)?);
-                }
-            }
-            *count += share;
             messages += share;
         }
         Ok(messages)
@@ -957,7 +642,7 @@ impl<'a> Flow<'a> {
                 let due = began + Duration::from_secs_f64(total as f64 / most_per_s);
                 self.pause(end, due, peak)?;
             }
-            self.fill(end, n)?;
+            self.fill(n);
             total += n;
             let done = if self.task.event() && !self.fits(list) {
                 self.wait(end, true, each)?
@@ -1007,8 +692,7 @@ impl<'a> Flow<'a> {
             messages,
             elapsed,
             peak: peak.best.max(average),
-            verified: self.verified,
-            sent: self.posted,
+            sent: self.posted.iter().sum(),
         })
     }
 
@@ -1055,80 +739,37 @@ impl<'a> Flow<'a> {
 /// The receives of a side, on all its queue pairs.
 struct Receiver<'a> {
     task: &'a Task<'a>,
-    rx_depth: u64,
-    queues: Vec<Received>,
-    verified: u64,
+    /// Messages without the last one of each queue pair.
+    messages: u64,
+    /// Whether the last message of each queue pair has arrived.
+    over: Vec<bool>,
     /// The receives to post again.
     again: Vec<Op>,
-    scratch: Scratch,
 }
 
-/// The receives of a queue pair.
-#[derive(Clone, Copy, Default)]
-struct Received {
-    /// Completed receives.
-    taken: u64,
-    /// Messages without the last one.
-    messages: u64,
-    is_over: bool,
-}
-
-impl<'a> Receiver<'a> {
-    fn new(task: &'a Task<'a>) -> Self {
-        Self {
-            task,
-            rx_depth: task.layout.rx_depth(task.config),
-            queues: vec![Received::default(); task.config.qps as usize],
-            verified: 0,
-            again: Vec::with_capacity(256),
-            scratch: Scratch::new(task),
-        }
-    }
-
-    /// Returns whether the last message of each queue pair has arrived.
+impl Receiver<'_> {
     fn is_over(&self) -> bool {
-        self.queues.iter().all(|queue| queue.is_over)
-    }
-
-    fn messages(&self) -> u64 {
-        self.queues.iter().map(|queue| queue.messages).sum()
-    }
-
-    /// Returns the number of messages on each queue pair.
-    fn counts(&self) -> Vec<u64> {
-        self.queues.iter().map(|queue| queue.messages).collect()
+        self.over.iter().all(|over| *over)
     }
 
     /// Takes a completed receive, and prepares another one in its place.
-    fn take<E: End>(&mut self, end: &E, done: &Done) -> Result<()> {
-        let (task, tag) = (self.task, done.id & !RECEIVE);
-        let shared = task.config.srq;
-        let qp = if shared { done.qp.into() } else { tag };
-        let Some(queue) = self.queues.get_mut(qp as usize) else {
-            bail!("a completion of no queue pair");
+    fn take(&mut self, done: &Done) -> Result<()> {
+        let (task, place) = (self.task, done.id & !RECEIVE);
+        let qp = if task.config.srq {
+            done.qp.into()
+        } else {
+            place
         };
-        // Where the message arrived, and the next one to arrive there.
-        let (place, number, next) = match shared {
-            true => (0, tag, tag),
-            false => (qp, queue.taken, queue.taken + self.rx_depth),
-        };
-        queue.taken += 1;
-        self.again.push(receive(task, place, next));
-        if done.imm == Some(LAST_IMM) {
-            let again = std::mem::replace(&mut queue.is_over, true);
-            if !again && self.is_over() {
-                task.control.over.fetch_add(1, Ordering::Relaxed);
-            }
+        self.again.push(receive(task, place));
+        if done.imm != Some(LAST_IMM) {
+            self.messages += 1;
             return Ok(());
         }
-        if task.config.verify {
-            let named = done.imm.and_then(|imm| imm.checked_sub(FIRST_IMM));
-            let name = named.map_or(queue.messages, u64::from);
-            let at = task.layout.inbox(place, number);
-            self.scratch.verify(task, end, (qp, name), at, 0)?;
-            self.verified += 1;
+        let over = self.over.get_mut(qp as usize);
+        let again = std::mem::replace(over.context("a completion of no queue pair")?, true);
+        if !again && self.is_over() {
+            task.control.over.fetch_add(1, Ordering::Relaxed);
         }
-        queue.messages += 1;
         Ok(())
     }
 
@@ -1151,29 +792,32 @@ impl<'a> Receiver<'a> {
 
     /// Returns the number of messages to sleep for: a list, if all of it is sure to arrive.
     fn expected(&self) -> u32 {
-        let list = u64::from(self.task.config.list).min(self.rx_depth);
-        match self.task.config.messages() {
-            Some(total) if !self.task.config.is_lossy() && self.messages() + list <= total => {
-                list.clamp(1, self.rx_depth.div_ceil(2)) as u32
+        let (config, rx_depth) = (self.task.config, self.task.config.rx_depth);
+        let list = config.list.min(rx_depth);
+        match config.messages() {
+            Some(total) if !config.is_lossy() && self.messages + u64::from(list) <= total => {
+                list.clamp(1, rx_depth.div_ceil(2))
             }
             _ => 1,
         }
     }
 }
 
-/// Receives messages until each queue pair had its last.
-fn receiver<E: End>(task: &Task<'_>, end: &mut E) -> Result<Served> {
-    let mut receiver = Receiver::new(task);
+/// Receives messages until each queue pair had its last, and returns their number.
+fn receiver<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
+    let mut receiver = Receiver {
+        task,
+        messages: 0,
+        over: vec![false; task.config.qps as usize],
+        again: Vec::with_capacity(256),
+    };
     let mut done = Vec::with_capacity(256);
     while !receiver.is_over() {
         done.clear();
         receiver.wait(end, &mut done)?;
         for one in &done {
-            receiver.take(end, one)?;
+            receiver.take(one)?;
         }
     }
-    Ok(Served {
-        verified: receiver.verified,
-        received: Some(receiver.counts()),
-    })
+    Ok(receiver.messages)
 }

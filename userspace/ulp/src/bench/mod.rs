@@ -62,7 +62,7 @@ use crate::args::{address, duration, size_u32, DeviceArg};
 use crate::output::{self, causes, interrupts, FormatArgs, Usage, VERSION};
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use config::{Amount, Backend, Config, Metric, Mode, RateLimit, RateUnit, Test, Transport};
+use config::{Amount, Backend, Config, Metric, Mode, Test, Transport};
 use end::DeviceOptions;
 use machine::Machine;
 pub use stats::Report;
@@ -252,12 +252,6 @@ struct Measure {
     /// Print the throughput in Gbit/s instead of MiB/s.
     #[arg(long = "report_gbits")]
     report_gbits: bool,
-    /// Limit of the rate at which each end sends, of bandwidth and rate.
-    #[arg(long = "rate_limit", value_name = "RATE", value_parser = rate)]
-    rate_limit: Option<f64>,
-    /// Unit of --rate_limit: Gbit/s (g), MiB/s (M), messages per second (p).
-    #[arg(long = "rate_units", value_enum, default_value_t = RateUnit::Gbit)]
-    rate_units: RateUnit,
     /// Repeat the measurement until Ctrl-C, and print its results after each duration (-D).
     #[arg(
         long = "run_infinitely",
@@ -347,16 +341,12 @@ impl Measure {
             list: self.post_list.unwrap_or(list.min(room.max(1))),
             cq_mod: self.cq_mod.unwrap_or(64.min(base.depth.max(1))),
             inline: self.inline_size.unwrap_or(if latency { 64 } else { 0 }),
-            rate_limit: self.rate_limit.map(|rate| RateLimit {
-                rate,
-                unit: self.rate_units,
-            }),
             ..self.common.config(test, self.metric, base.clone())
         }
     }
 }
 
-/// Parses a rate in million messages per second.
+/// Parses a rate.
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate),

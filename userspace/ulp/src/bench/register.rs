@@ -7,13 +7,13 @@
 //! them.
 
 use super::call;
-use super::client::{Rounds, Steps, Times};
+use super::client::{repeat, Times};
 use super::config::{Backend, Config};
 use super::end::DeviceOptions;
 use super::stats::Row;
 use anyhow::Result;
 use rust_ulp::Access;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,17 +71,7 @@ fn sizes(
     mut one: impl FnMut(usize) -> Result<Vec<Duration>>,
 ) -> Result<()> {
     for size in &config.sizes {
-        let mut steps = Steps::new(STEPS)?;
-        let mut rounds = Rounds::new(config);
-        while let Some(counts) = rounds.next(stop) {
-            let times = one(*size as usize)?;
-            if counts {
-                steps.record(&times);
-            }
-        }
-        if steps.count() != 0 {
-            steps.rows(config, *size, stop.load(Ordering::Relaxed), rows);
-        }
+        repeat(STEPS, (config, *size), stop, rows, || one(*size as usize))?;
     }
     Ok(())
 }

@@ -6,8 +6,8 @@
 use super::call;
 use super::config::{Config, Test, VERSION};
 use super::connect;
-use super::end::{Aborted, Control, DeviceOptions, End, Plan};
-use super::loops::{self, Origin, Served, Task};
+use super::end::{Aborted, Control, DeviceOptions, End, Task};
+use super::loops;
 use super::machine::Machine;
 use super::wire::{EndAddress, Message, Wire, MAGIC};
 use crate::listen::Listener;
@@ -115,63 +115,49 @@ fn row<E: End>(
         config.threads
     );
     let control = Control::new(stop, config.timeout());
-    let plan = Plan::new(device, config, size, &control);
+    let task = Task::new(device, config, size, &control);
     for end in theirs {
-        end.check(config.qps, plan.layout.bytes())?;
+        end.check(config.qps, task.layout.bytes())?;
     }
-    let task = Task::new(&plan, Origin::Server);
-    let mut ends: Vec<E> = loops::ends(&plan, task)?;
+    let mut ends: Vec<E> = loops::ends(&task, true)?;
     let addresses = ends.iter().map(End::address).collect();
     for (end, peer) in ends.iter_mut().zip(theirs) {
         end.connect(peer)?;
     }
     wire.send(&Message::Ready { ends: addresses })?;
     expect!(wire, Message::Start => ());
-    let (sent, served) = serve_all(&mut ends, task, wire)?;
-    let mut verified = served.iter().map(|served| served.verified).sum();
-    for (thread, (end, sent)) in ends.iter().zip(&sent).enumerate() {
-        verified += loops::inspect(&task.of(thread), end, sent)?;
-    }
-    let received = served.iter().map(|served| served.received.as_ref());
-    let lost = loops::lost(config, &sent, received)?;
-    wire.send(&Message::Done { verified, lost })
+    let (sent, received) = serve_all(&mut ends, &task, wire)?;
+    let lost = loops::lost(config, sent, received)?;
+    wire.send(&Message::Done { lost })
 }
 
 /// Runs the threads until the client is done.
 ///
-/// Returns the number of messages that the client sent on each queue pair of each thread, and the
-/// work of the threads.
-fn serve_all<E: End>(
-    ends: &mut [E],
-    task: Task<'_>,
-    wire: &mut Wire,
-) -> Result<(Vec<Vec<u64>>, Vec<Served>)> {
+/// Returns the numbers of messages that the client sent, and that the threads counted.
+fn serve_all<E: End>(ends: &mut [E], task: &Task<'_>, wire: &mut Wire) -> Result<(u64, u64)> {
     let (config, control) = (task.config, task.control);
     std::thread::scope(|scope| {
-        let threads: Vec<_> = ends
-            .iter_mut()
-            .enumerate()
-            .map(|(thread, end)| {
-                scope.spawn(move || {
-                    let result = loops::serve(&task.of(thread), end);
-                    if result.is_err() {
-                        control.abort.store(true, Ordering::Relaxed);
-                    }
-                    result
-                })
+        let threads = ends.iter_mut().map(|end| {
+            scope.spawn(move || {
+                let result = loops::serve(task, end);
+                if result.is_err() {
+                    control.abort.store(true, Ordering::Relaxed);
+                }
+                result
             })
-            .collect();
+        });
+        let threads: Vec<_> = threads.collect();
         // From here on a thread may wait for messages that never come, so every failure sets
         // `abort`.
         let sent = finish(config, wire, control);
         if sent.is_err() {
             control.abort.store(true, Ordering::Relaxed);
         }
-        let mut all = Vec::new();
+        let mut received = 0;
         let mut failure = None;
         for thread in threads {
             match thread.join() {
-                Ok(Ok(served)) => all.push(served),
+                Ok(Ok(count)) => received += count,
                 Ok(Err(error)) if error.is::<Aborted>() => {}
                 Ok(Err(error)) => failure = Some(error),
                 Err(_) => failure = Some(anyhow::anyhow!("a thread of the server panicked")),
@@ -179,13 +165,13 @@ fn serve_all<E: End>(
         }
         match failure {
             Some(error) => Err(error),
-            None => Ok((sent?, all)),
+            None => Ok((sent?, received)),
         }
     })
 }
 
 /// Waits until the client is done, while it reports that it is alive and no thread here has failed.
-fn finish(config: &Config, wire: &mut Wire, control: &Control) -> Result<Vec<Vec<u64>>> {
+fn finish(config: &Config, wire: &mut Wire, control: &Control) -> Result<u64> {
     let mut silent = Duration::ZERO;
     // The client repeats its last messages until it is told that they have arrived.
     let mut tell = config.is_lossy() && config.is_counted();
@@ -196,14 +182,7 @@ fn finish(config: &Config, wire: &mut Wire, control: &Control) -> Result<Vec<Vec
             tell = false;
         }
         match wire.receive_within(tick)? {
-            Some(Message::Finish { sent }) => {
-                let threads = sent.len();
-                ensure!(
-                    threads == config.threads as usize,
-                    "the client counts {threads} threads"
-                );
-                return Ok(sent);
-            }
+            Some(Message::Finish { sent }) => return Ok(sent),
             Some(Message::Alive) => silent = Duration::ZERO,
             Some(other) => bail!("the client said {other:?}"),
             None => silent += tick,

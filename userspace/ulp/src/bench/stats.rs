@@ -140,8 +140,6 @@ pub struct Row {
     /// Measured messages of all threads.
     pub iterations: u64,
     pub elapsed_ns: u64,
-    /// Messages whose contents were verified; null without --verify.
-    pub verified: Option<u64>,
     /// Messages that were sent and did not arrive, among them those of the warm-up; null where the
     /// transport repeats them or nobody counts them. The throughput is that of the sender.
     #[serde(default)]
@@ -150,6 +148,26 @@ pub struct Row {
     pub interrupted: bool,
     pub latency_ns: Option<LatencyNs>,
     pub throughput: Option<Throughput>,
+}
+
+impl Row {
+    /// Returns a row without results.
+    pub fn new(config: &Config, size: u32, interrupted: bool) -> Self {
+        Self {
+            test: config.test,
+            metric: config.metric,
+            backend: config.backend,
+            mode: config.mode,
+            step: None,
+            size,
+            iterations: 0,
+            elapsed_ns: 0,
+            lost: None,
+            interrupted,
+            latency_ns: None,
+            throughput: None,
+        }
+    }
 }
 
 /// The output of `ulp bench`: the parameters, the machines and the results.

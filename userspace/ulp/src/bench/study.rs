@@ -317,7 +317,6 @@ mod tests {
         let base = base(Config {
             list: 16,
             qps: 1,
-            verify: false,
             ..config()
         });
         for factor in Factor::value_variants() {

@@ -70,19 +70,14 @@ pub fn render(report: &Report, gbits: bool) -> String {
         true => head.extend(throughput.iter().map(|(title, _)| *title)),
         false => head.extend(LATENCY.iter().map(|(title, _)| *title)),
     }
-    if config.verify {
-        head.push("#verified");
-    }
     let lost = report.rows.iter().any(|row| row.lost.is_some());
     if lost {
         head.push("#lost");
     }
     table.set_header(head);
     for row in &report.rows {
-        let count = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
         let mut cells = cells(row, steps, &throughput);
-        cells.extend(config.verify.then(|| count(row.verified)));
-        cells.extend(lost.then(|| count(row.lost)));
+        cells.extend(row.lost.map(|lost| lost.to_string()));
         table.add_row(cells);
     }
     for column in table.column_iter_mut() {

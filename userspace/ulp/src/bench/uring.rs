@@ -11,7 +11,7 @@
 
 use super::call::CallEnd;
 use super::config::RING_ENTRIES;
-use super::end::{Control, Done, End, Kind, Op, Plan, Queue};
+use super::end::{Control, Done, End, Kind, Op, Queue, Task};
 use super::wire::EndAddress;
 use anyhow::{bail, Context, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -259,8 +259,8 @@ impl UringEnd {
 }
 
 impl End for UringEnd {
-    fn new(plan: &Plan<'_>) -> Result<Self> {
-        let config = plan.config;
+    fn new(task: &Task<'_>) -> Result<Self> {
+        let config = task.config;
         // Every receive is an entry of its own; sends are lists, or are posted one by one.
         let (sends, recvs) = config.requests(0);
         let entries = (sends + recvs).clamp(128, RING_ENTRIES).next_power_of_two();
@@ -268,7 +268,7 @@ impl End for UringEnd {
             ring: None,
             entries,
             sqpoll: config.sqpoll,
-            end: CallEnd::new(plan)?,
+            end: CallEnd::new(task)?,
             early: 0,
             early_file: None,
             sends: 0,
@@ -276,7 +276,7 @@ impl End for UringEnd {
             free: Vec::new(),
             sent: VecDeque::with_capacity(1024),
             received: VecDeque::with_capacity(1024),
-            control: plan.control.clone(),
+            control: task.control.clone(),
         })
     }
 
@@ -353,13 +353,5 @@ impl End for UringEnd {
 
     fn store(&self, offset: u64, byte: u8) -> Result<()> {
         self.end.store(offset, byte)
-    }
-
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        self.end.read(offset, bytes)
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.end.write(offset, bytes)
     }
 }

@@ -87,10 +87,10 @@ pub enum Message {
     Alive,
     /// Server: the last message of each queue pair has arrived, so that it need not be repeated.
     Heard,
-    /// Client: the number of messages sent on each queue pair of each thread.
-    Finish { sent: Vec<Vec<u64>> },
-    /// Server: the number of messages verified, and of those that were lost, if it counts them.
-    Done { verified: u64, lost: Option<u64> },
+    /// Client: the number of messages sent.
+    Finish { sent: u64 },
+    /// Server: the number of messages that were lost, if it counts them.
+    Done { lost: Option<u64> },
     /// Either: the measurement failed.
     Failed { why: String },
     /// Client: there are no more rows.
@@ -174,13 +174,7 @@ mod tests {
             version: 1,
             config: Box::new(crate::bench::config::tests::config()),
         };
-        for message in [
-            hello,
-            Message::Alive,
-            Message::Finish {
-                sent: vec![vec![7]],
-            },
-        ] {
+        for message in [hello, Message::Alive, Message::Finish { sent: 7 }] {
             other.send(&message).unwrap();
             assert_eq!(wire.receive().unwrap(), message);
         }

@@ -7,7 +7,7 @@
 pub mod connect;
 
 use super::config::Transport;
-use super::end::{Aborted, Control, DeviceOptions, Done, End, Kind, Op, Plan, Queue};
+use super::end::{Aborted, Control, DeviceOptions, Done, End, Kind, Op, Queue, Task};
 use super::wire::{EndAddress, QpAddress};
 use crate::output::causes;
 use crate::rdma::{self, RdmaDevice};
@@ -250,14 +250,22 @@ impl VerbsEnd {
     }
 }
 
+impl VerbsEnd {
+    /// Returns the word with the byte at an offset, and the index of the byte in it.
+    fn word(&self, offset: u64) -> Result<(&AtomicU64, usize)> {
+        let word = self.memory.words().get(offset as usize / 8);
+        Ok((word.context("beyond the buffer")?, offset as usize % 8))
+    }
+}
+
 impl End for VerbsEnd {
-    fn new(plan: &Plan<'_>) -> Result<Self> {
-        let config = plan.config;
-        let mut chosen = open(plan.device)?;
+    fn new(task: &Task<'_>) -> Result<Self> {
+        let config = task.config;
+        let mut chosen = open(task.device)?;
         if let Some(mtu) = config.mtu {
             chosen.mtu = chosen.mtu.min(mtu_code(mtu));
         }
-        let memory = Memory::new(&chosen.context, usize::try_from(plan.layout.bytes())?)?;
+        let memory = Memory::new(&chosen.context, usize::try_from(task.layout.bytes())?)?;
         let (sends, recvs) = config.requests(2);
         let queue = |entries: u32| VerbsCq::new(&chosen.context, entries);
         let (send_cq, recv_cq) = (queue(sends)?, queue(recvs)?);
@@ -277,7 +285,7 @@ impl End for VerbsEnd {
         }
         let qps = Arc::new(qps);
         Ok(Self {
-            guard: Guard::new(qps.clone(), plan.control.clone()),
+            guard: Guard::new(qps.clone(), task.control.clone()),
             psns: qps.iter().map(|_| random_psn()).collect(),
             class: (config.sl, config.traffic_class),
             limits: (config.outs(), config.qp_timeout),
@@ -291,7 +299,7 @@ impl End for VerbsEnd {
             received: VecDeque::with_capacity(1024),
             room: Requests::default(),
             remote: None,
-            control: plan.control.clone(),
+            control: task.control.clone(),
         })
     }
 
@@ -418,66 +426,19 @@ impl End for VerbsEnd {
     }
 
     fn load(&self, offset: u64) -> Result<u8> {
-        let word = self.memory.words().get(offset as usize / 8);
-        let word = word
-            .context("beyond the buffer")?
-            .load(Ordering::Acquire)
-            .to_ne_bytes();
-        Ok(word.get(offset as usize % 8).copied().unwrap_or(0))
+        let (word, at) = self.word(offset)?;
+        Ok(word.load(Ordering::Acquire).to_ne_bytes()[at])
     }
 
     fn store(&self, offset: u64, byte: u8) -> Result<()> {
-        self.write(offset, &[byte])
-    }
-
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let mut at = offset;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let (word, first, n) = self.piece(at, rest.len())?;
-            let word = word.load(Ordering::Relaxed).to_ne_bytes();
-            let (head, tail) = std::mem::take(&mut rest).split_at_mut(n);
-            for (to, from) in head.iter_mut().zip(word.iter().skip(first)) {
-                *to = *from;
-            }
-            at += n as u64;
-            rest = tail;
-        }
+        let (word, at) = self.word(offset)?;
+        // Other threads may write the other bytes of the word.
+        let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, |old| {
+            let mut new = old.to_ne_bytes();
+            new[at] = byte;
+            Some(u64::from_ne_bytes(new))
+        });
         Ok(())
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let mut at = offset;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let (word, first, n) = self.piece(at, rest.len())?;
-            let (head, tail) = rest.split_at(n);
-            // Other threads may write the other bytes of the word.
-            let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, |old| {
-                let mut new = old.to_ne_bytes();
-                for (to, from) in new.iter_mut().skip(first).zip(head) {
-                    *to = *from;
-                }
-                Some(u64::from_ne_bytes(new))
-            });
-            at += n as u64;
-            rest = tail;
-        }
-        Ok(())
-    }
-}
-
-impl VerbsEnd {
-    /// Returns the word with the byte at an offset, the index of the byte, and how many of `len` it
-    /// holds.
-    fn piece(&self, offset: u64, len: usize) -> Result<(&AtomicU64, usize, usize)> {
-        let word = self.memory.words().get(offset as usize / 8);
-        let first = offset as usize % 8;
-        Ok((
-            word.context("beyond the buffer")?,
-            first,
-            len.min(8 - first),
-        ))
     }
 }
 
