@@ -232,10 +232,7 @@ mod tests {
             "one queue pair (-q) per thread",
         ),
         ("bench write bw HOST -q 0", "1 to 256, not 0"),
-        (
-            "bench write bw HOST -l 64 -t 8",
-            "a list (-l) of 64 does not fit",
-        ),
+        ("bench write bw HOST -l 64 -t 8", "(-q), is 1 to 8, not 64"),
         ("bench write lat HOST -c UD", "UD (-c) has no write"),
         ("bench send lat HOST --backend tcp", "'tcp' for '--backend"),
         ("bench read lat HOST -c UC", "UC (-c) has no read"),

@@ -5,13 +5,12 @@
 use super::config::Delivery;
 use super::end::{Control, DeviceOptions, Done, End, Kind, Op, PortGid, Queue, Task};
 use super::qp::{Alone, Connected, Maker, Prepared, Sink};
-use super::wire::{EndAddress, QpAddress};
+use super::wire::EndAddress;
 use anyhow::{ensure, Context, Result};
 use rust_ulp as ulp;
 use rust_ulp::wr::Recv;
 use rust_ulp::{
-    Access, Buffer, Completion, Cq, Device, DeviceBatch, Endpoint, Gid, Grant, LocalSlice, Mtu,
-    RemoteSlice, Srq,
+    Access, Buffer, Completion, Cq, Device, DeviceBatch, Grant, LocalSlice, RemoteSlice, Srq,
 };
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -37,11 +36,8 @@ pub struct CallEnd {
 
 /// Opens the device, and returns port and GID for queue pairs if they are not the default ones.
 pub fn open(options: &DeviceOptions) -> Result<(Device, PortGid)> {
-    let device = match &options.name {
-        Some(name) => Device::open(name),
-        None => Device::open_default(),
-    }?;
-    let gid = match (options.port, options.gid_index) {
+    let device = options.name.open()?;
+    let gid = match (options.ib_port, options.gid_index) {
         (None, None) => None,
         (port, index) => {
             let chosen = device.default_gid().ok();
@@ -177,38 +173,20 @@ impl End for CallEnd {
     }
 
     fn address(&self) -> EndAddress {
-        let remote = self.grant.remote();
         EndAddress {
-            qps: self
-                .prepared
-                .iter()
-                .map(Prepared::endpoint)
-                .map(|end| QpAddress {
-                    qp_num: end.qp_num,
-                    psn: end.psn,
-                    gid: end.gid.0,
-                    lid: end.lid,
-                    mtu: end.mtu.bytes(),
-                    rd_atomic: (end.responder, end.initiator),
-                })
-                .collect(),
-            addr: remote.addr(),
-            len: remote.len(),
-            rkey: remote.rkey(),
+            qps: self.prepared.iter().map(Prepared::endpoint).collect(),
+            memory: self.grant.remote(),
         }
     }
 
     fn connect(&mut self, peer: &EndAddress) -> Result<()> {
-        self.remote = Some(RemoteSlice::new(peer.addr, peer.len, peer.rkey)?);
+        self.remote = Some(peer.memory);
         ensure!(
             peer.qps.len() == self.prepared.len(),
             "the peer has another number of queue pairs"
         );
         for (qp, peer) in self.prepared.drain(..).zip(&peer.qps) {
-            let end = Endpoint::new(peer.qp_num, peer.psn, Gid(peer.gid), Mtu::at_most(peer.mtu))
-                .lid(peer.lid)
-                .rd_atomic(peer.rd_atomic.0, peer.rd_atomic.1);
-            self.qps.push(qp.connect(end)?);
+            self.qps.push(qp.connect(*peer)?);
         }
         Ok(())
     }

@@ -3,14 +3,14 @@
 //! The client, which measures.
 
 use super::config::{Config, Metric, Test, VERSION};
-use super::end::{Aborted, Control, DeviceOptions, End, Task};
+use super::end::{join, Aborted, Control, DeviceOptions, End, Task};
 use super::loops::{self, Limit, Measured};
 use super::machine::Machine;
 use super::stats::{Latencies, Row, Throughput};
 use super::wire::{Message, Wire, MAGIC};
 use super::{connect, register};
 use crate::output::causes;
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use nix::sys::socket::{
     self, sockopt::SendTimeout, AddressFamily, SockFlag, SockType, SockaddrStorage,
 };
@@ -55,29 +55,23 @@ fn dial(host: &str, source: Option<IpAddr>, config: &Config) -> Result<TcpStream
         .with_context(|| format!("{host}: no such host"))?
         .collect();
     let timeout = config.timeout().min(Duration::from_secs(10));
-    let mut last = None;
+    let mut last = anyhow!("no such host");
     for addr in &addrs {
-        let tcp = match source {
-            Some(source) => connect_from(source, *addr, timeout),
-            None => TcpStream::connect_timeout(addr, timeout).map_err(Into::into),
-        };
-        match tcp {
+        match connect(source, *addr, timeout) {
             Ok(tcp) => return Ok(tcp),
-            Err(error) => last = Some(error),
+            Err(error) => last = error,
         }
     }
-    match last {
-        Some(error) => Err(error).with_context(|| {
-            format!(
-                "nobody answers at {host}: start `ulp bench serve` there, or give its port with -p"
-            )
-        }),
-        None => bail!("{host}: no such host"),
-    }
+    Err(last).with_context(|| {
+        format!("nobody answers at {host}: start `ulp bench serve` there, or give its port with -p")
+    })
 }
 
-/// Connects from an address of this host.
-fn connect_from(source: IpAddr, addr: SocketAddr, timeout: Duration) -> Result<TcpStream> {
+/// Connects, from `source` if it is an address.
+fn connect(source: Option<IpAddr>, addr: SocketAddr, timeout: Duration) -> Result<TcpStream> {
+    let Some(source) = source else {
+        return Ok(TcpStream::connect_timeout(&addr, timeout)?);
+    };
     let family = match addr {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -161,10 +155,7 @@ fn row<E: End>(
         end.connect(peer)?;
     }
     wire.send(&Message::Start)?;
-    let (all, failure) = measure_all(&mut ends, &task, wire);
-    if let Some(error) = failure {
-        return Err(error);
-    }
+    let all = measure_all(&mut ends, &task, wire)?;
     wire.send(&Message::Finish {
         sent: all.iter().map(|m| m.sent).sum(),
     })?;
@@ -176,84 +167,65 @@ fn row<E: End>(
 
 /// Runs the threads, and reads the messages of the server meanwhile.
 ///
-/// Returns the measurements of the threads, or the first failure that caused the others.
-fn measure_all<E: End>(
-    ends: &mut [E],
-    task: &Task<'_>,
-    wire: &mut Wire,
-) -> (Vec<Measured>, Option<anyhow::Error>) {
+/// Returns the measurements of the threads, or the failure that caused the others.
+fn measure_all<E: End>(ends: &mut [E], task: &Task<'_>, wire: &mut Wire) -> Result<Vec<Measured>> {
     let control = task.control;
-    let (sender, results) = channel();
+    // Where messages may be lost, the threads end when the server has told of the last ones.
+    let tick = if task.config.is_lossy() {
+        TICK / 10
+    } else {
+        TICK
+    };
+    // Each thread has a sender until it ends.
+    let (running, ended) = channel::<()>();
     // The threads that pass it are released together.
     let gate = Mutex::new(());
-    let count = ends.len();
-    // Where messages may be lost, the threads end when the server has told of the last ones.
-    let lossy = task.config.is_lossy();
-    let tick = if lossy { TICK / 10 } else { TICK };
-    let mut all = Vec::new();
-    let mut failure: Option<anyhow::Error> = None;
-    let mut fail = |error: anyhow::Error| {
-        control.abort.store(true, Ordering::Relaxed);
-        if failure.as_ref().is_none_or(|e| e.is::<Aborted>()) {
-            failure = Some(error);
-        }
-    };
-    std::thread::scope(|scope| {
+    let mut watched = Ok(());
+    let all = std::thread::scope(|scope| {
         let closed = gate.lock();
-        for (thread, end) in ends.iter_mut().enumerate() {
-            let (sender, failed, gate) = (sender.clone(), sender.clone(), &gate);
+        let threads = ends.iter_mut().map(|end| {
+            let (running, gate) = (running.clone(), &gate);
             // The name identifies the thread in traces.
             let named = std::thread::Builder::new().name("measure".to_owned());
-            let spawned = named.spawn_scoped(scope, move || {
+            named.spawn_scoped(scope, move || {
+                let _running = running;
                 drop(gate.lock());
-                let _ = sender.send((thread, loops::measure(task, end)));
-            });
-            if let Err(error) = spawned {
-                let _ = failed.send((thread, Err(error.into())));
+                control.guard(loops::measure(task, end))
+            })
+        });
+        let threads: std::io::Result<Vec<_>> = threads.collect();
+        let threads = control.guard(threads.map_err(Into::into));
+        drop((running, closed));
+        while ended.recv_timeout(tick) == Err(RecvTimeoutError::Timeout) {
+            if watched.is_ok() {
+                watched = control.guard(watch(wire, control));
             }
         }
-        drop(closed);
-        drop(sender);
-        let mut left = count;
-        while left != 0 {
-            match results.recv_timeout(tick) {
-                Ok((thread, result)) => {
-                    left -= 1;
-                    match result {
-                        Ok(measured) => all.push((thread, measured)),
-                        Err(error) => fail(error),
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    fail(anyhow::anyhow!("a thread of the measurement ended early"));
-                    break;
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    let said = wire.send(&Message::Alive);
-                    let said = said.and_then(|()| wire.receive_within(Duration::from_millis(1)));
-                    match said {
-                        Ok(None) => {}
-                        Ok(Some(Message::Heard)) => control.heard.store(true, Ordering::Relaxed),
-                        Ok(Some(other)) => fail(anyhow::anyhow!("the server said {other:?}")),
-                        Err(error) => fail(error),
-                    }
-                }
-            }
-        }
+        join(threads?)
     });
+    let failure = match all {
+        Ok(all) => return watched.map(|()| all),
+        Err(failure) => failure,
+    };
     // A failed request may be a consequence of a failure of the server.
-    if failure.is_some() {
-        if let Err(error) = wire.receive_within(TICK) {
-            if causes(&error).contains("the peer failed") {
-                failure = Some(error);
-            }
+    let watched = watched.and_then(|()| wire.receive_within(TICK).map(drop));
+    match watched {
+        Err(error) if failure.is::<Aborted>() || causes(&error).contains("the peer failed") => {
+            Err(error)
         }
+        _ => Err(failure),
     }
-    all.sort_by_key(|(thread, _)| *thread);
-    (
-        all.into_iter().map(|(_, measured)| measured).collect(),
-        failure,
-    )
+}
+
+/// Tells the server that the client is alive, and takes what it says.
+fn watch(wire: &mut Wire, control: &Control) -> Result<()> {
+    wire.send(&Message::Alive)?;
+    match wire.receive_within(Duration::from_millis(1))? {
+        None => {}
+        Some(Message::Heard) => control.heard.store(true, Ordering::Relaxed),
+        Some(other) => bail!("the server said {other:?}"),
+    }
+    Ok(())
 }
 
 /// Puts the results of all threads into a row.
@@ -269,12 +241,10 @@ fn sum_up(mut row: Row, all: &[Measured]) -> Result<Row> {
     row.latency_ns = latencies.sum_up();
     if row.metric != Metric::Latency {
         let rate = messages as f64 / elapsed.as_secs_f64().max(1e-9);
-        let peak: f64 = all.iter().map(|m| m.peak).sum();
-        let mib = |messages: f64| messages * f64::from(row.size) / f64::from(1 << 20);
+        let bytes = rate * f64::from(row.size);
         row.throughput = Some(Throughput {
-            peak_mib_s: mib(peak),
-            avg_mib_s: mib(rate),
-            avg_gbit_s: rate * f64::from(row.size) * 8.0 / 1e9,
+            avg_mib_s: bytes / f64::from(1 << 20),
+            avg_gbit_s: bytes * 8.0 / 1e9,
             msg_rate_mpps: rate / 1e6,
             messages_per_s: rate,
         });
@@ -319,35 +289,28 @@ pub fn repeat(
     end.map_or(Ok(()), |last| last.map(drop))
 }
 
-/// The times of the steps of one round, and their sum.
-pub struct Times {
-    start: Instant,
-    last: Instant,
-    times: Vec<Duration>,
-}
+/// The beginning of a round, and the ends of its steps.
+pub struct Times(Vec<Instant>);
 
 impl Times {
     pub fn begin() -> Self {
-        let times = Vec::with_capacity(8);
-        let start = Instant::now();
-        Self {
-            start,
-            last: start,
-            times,
-        }
+        let mut times = Vec::with_capacity(8);
+        times.push(Instant::now());
+        Self(times)
     }
 
     /// Ends a step.
     pub fn step(&mut self) {
-        let now = Instant::now();
-        self.times.push(now.duration_since(self.last));
-        self.last = now;
+        self.0.push(Instant::now());
     }
 
-    /// Ends the last step.
+    /// Ends the last step, and returns the times of all steps, and their sum.
     pub fn end(mut self) -> Vec<Duration> {
         self.step();
-        self.times.push(self.last.duration_since(self.start));
-        self.times
+        let ends = self.0.iter().skip(1);
+        let steps = self.0.iter().zip(ends).map(|(from, to)| *to - *from);
+        let mut steps: Vec<_> = steps.collect();
+        steps.push(steps.iter().sum());
+        steps
     }
 }

@@ -122,6 +122,15 @@ pub enum Mode {
     Event,
 }
 
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Poll => "polling",
+            Self::Event => "by events",
+        })
+    }
+}
+
 /// The length of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -278,16 +287,9 @@ impl Config {
             Amount::Iterations(n) => range("the number of iterations", n, 1, MAX_ITERATIONS)?,
             Amount::Millis(ms) => range("the duration in ms", ms, 1, 86_400_000)?,
         }
-        range(
-            "the number of messages of the warm-up",
-            self.warmup,
-            0,
-            MAX_ITERATIONS,
-        )?;
+        range("the warm-up", self.warmup, 0, MAX_ITERATIONS)?;
         range("the depth (-t)", self.depth, 1, MAX_DEPTH)?;
         range("the depth of receives (-r)", self.rx_depth, 2, MAX_DEPTH)?;
-        range("the list (-l)", self.list, 1, 4096)?;
-        range("the moderation (-Q)", self.cq_mod, 1, MAX_DEPTH)?;
         range("the number of queue pairs (-q)", self.qps, 1, MAX_QPS)?;
         range("the number of threads", self.threads, 1, MAX_THREADS)?;
         range("the inline size (-I)", self.inline, 0, MAX_INLINE)?;
@@ -297,21 +299,15 @@ impl Config {
         if self.mtu.is_some_and(|mtu| Mtu::at_most(mtu).bytes() != mtu) {
             bail!("the MTU (-m) is 256, 512, 1024, 2048 or 4096");
         }
-        if self.list > self.depth.saturating_mul(self.qps) {
-            bail!(
-                "a list (-l) of {} does not fit into {} queue pairs (-q) of depth (-t) {}",
-                self.list,
-                self.qps,
-                self.depth
-            );
-        }
-        if self.cq_mod > self.depth {
-            bail!(
-                "the moderation (-Q) is {}, more than the depth (-t) of {}",
-                self.cq_mod,
-                self.depth
-            );
-        }
+        let room = self.depth.saturating_mul(self.qps);
+        let what = "the list (-l), with these depth (-t) and queue pairs (-q),";
+        range(what, self.list, 1, room.min(4096))?;
+        range(
+            "the moderation (-Q), with this depth (-t),",
+            self.cq_mod,
+            1,
+            self.depth,
+        )?;
         // The completion queues belong to a thread.
         let (sends, recvs) = self.requests(0);
         let entries = sends.max(recvs);
@@ -336,11 +332,8 @@ impl Config {
             bail!("an atomic operation has 8 bytes");
         }
         if self.list_test() {
-            let memory = self
-                .sizes
-                .iter()
-                .map(|size| Layout::new(self, *size).bytes());
-            let memory = memory.max().unwrap_or(0);
+            let largest = self.sizes.iter().max().copied();
+            let memory = Layout::new(self, largest.unwrap_or(0)).bytes();
             if memory > MAX_MEMORY || memory * u64::from(self.threads) > MAX_ALL_MEMORY {
                 bail!(
                     "{} queue pairs (-q) on {} threads with messages of that size need more than \
@@ -375,9 +368,7 @@ impl Config {
 
     /// Checks the options that only some operations have.
     fn check_limits(&self) -> Result<()> {
-        if self.outs == Some(0) {
-            bail!("the number of outstanding reads and atomics (-o) is 1 to 255, not 0");
-        }
+        range("outstanding reads and atomics (-o)", self.outs(), 1, 255)?;
         if self.outs.is_some() && self.test != Test::Read && !self.test.is_atomic() {
             bail!("only reads and atomics are outstanding at the peer (-o)");
         }

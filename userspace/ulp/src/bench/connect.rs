@@ -16,13 +16,13 @@ use super::end::DeviceOptions;
 use super::stats::Row;
 #[cfg(feature = "verbs")]
 use super::verbs::connect::{client, Theirs};
-use super::wire::{EndAddress, Message, Wire};
+use super::wire::{Message, Wire};
 use anyhow::{bail, ensure, Context as _, Result};
 use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
 use rust_ulp::error::ErrorKind;
 use rust_ulp::events::{EventKind, Events};
 use rust_ulp::qp::Rc;
-use rust_ulp::{Access, Cq, Grant, Pd, PreparedQp};
+use rust_ulp::{Access, Cq, Grant, Pd, PreparedQp, RemoteSlice};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -46,11 +46,8 @@ pub fn run(
         size: BYTES as u32,
         ends: Vec::new(),
     })?;
-    let (port, end) = expect!(wire, Message::Listening { port, end } => (port, end));
-    let target = Target {
-        addr: SocketAddr::new(peer.ip().to_canonical(), port),
-        end,
-    };
+    let (port, memory) = expect!(wire, Message::Listening { port, memory } => (port, memory));
+    let target = (SocketAddr::new(peer.ip().to_canonical(), port), memory);
     let mut one: Box<dyn FnMut() -> Result<Vec<Duration>>> = match config.backend {
         // Config::check() leaves io_uring out.
         Backend::Call | Backend::Uring => Box::new(ours(device, target, config.timeout())?),
@@ -68,20 +65,16 @@ pub fn run(
 }
 
 /// The address of the server, and its buffer.
-pub struct Target {
-    pub addr: SocketAddr,
-    pub end: EndAddress,
-}
+pub type Target = (SocketAddr, RemoteSlice);
 
 fn ours(
     device: &DeviceOptions,
-    target: Target,
+    (addr, remote): Target,
     timeout: Duration,
 ) -> Result<impl FnMut() -> Result<Vec<Duration>>> {
     let source = device.source;
     let (device, _) = call::open(device)?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(4)?);
-    let remote = rust_ulp::RemoteSlice::new(target.end.addr, target.end.len, target.end.rkey)?;
     let mut options = ConnectOptions::new().timeout(timeout);
     if let Some(ip) = source {
         options = options.source(SocketAddr::new(ip, 0));
@@ -96,8 +89,8 @@ fn ours(
             .max_recv_wr(4)
             .build()?;
         let connection = qp
-            .connect_cm(target.addr, &options)
-            .map_err(|error| anyhow::anyhow!("connecting to {}: {}", target.addr, error.error()))?;
+            .connect_cm(addr, &options)
+            .map_err(|error| anyhow::anyhow!("connecting to {addr}: {}", error.error()))?;
         times.step();
         let write = rust_ulp::wr::Write::new(buffer.slice(..BYTES)?, remote.slice(..BYTES as u64)?);
         let mut batch = connection.qp().batch();
@@ -129,8 +122,8 @@ pub fn serve(
         #[cfg(not(feature = "verbs"))]
         Backend::Verbs => return super::without_verbs(),
     };
-    let (port, end) = server.target();
-    wire.send(&Message::Listening { port, end })?;
+    let (port, memory) = server.target();
+    wire.send(&Message::Listening { port, memory })?;
     // A message that came before the end of the previous connection was seen.
     let mut early = None;
     loop {
@@ -170,7 +163,7 @@ pub const SLICE: Duration = Duration::from_millis(200);
 /// A server that accepts one connection at a time.
 pub trait Server {
     /// Returns its port and its buffer.
-    fn target(&self) -> (u16, EndAddress);
+    fn target(&self) -> (u16, RemoteSlice);
     /// Creates the objects of the next connection.
     fn prepare(&mut self) -> Result<()>;
     /// Accepts a connection; returns false if there was no request.
@@ -208,15 +201,8 @@ impl Ours {
 }
 
 impl Server for Ours {
-    fn target(&self) -> (u16, EndAddress) {
-        let remote = self.grant.remote();
-        let end = EndAddress {
-            qps: Vec::new(),
-            addr: remote.addr(),
-            len: remote.len(),
-            rkey: remote.rkey(),
-        };
-        (self.listener.local_addr().port(), end)
+    fn target(&self) -> (u16, RemoteSlice) {
+        (self.listener.local_addr().port(), self.grant.remote())
     }
 
     fn prepare(&mut self) -> Result<()> {

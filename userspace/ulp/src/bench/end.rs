@@ -8,11 +8,14 @@
 
 use super::config::{Config, Layout};
 use super::wire::EndAddress;
-use anyhow::{bail, Result};
+use crate::args::DeviceArg;
+use anyhow::{anyhow, bail, Error, Result};
+use clap::Args;
 use rust_ulp::Device;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// The port and the index of its GID for queue pairs, if they are not the default ones.
@@ -126,6 +129,14 @@ impl Control {
         Ok(())
     }
 
+    /// Stops the other threads if the work of one has failed.
+    pub fn guard<T>(&self, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            self.abort.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+
     /// Polls until `there` returns true.
     pub fn spin(&self, what: &str, mut there: impl FnMut() -> Result<bool>) -> Result<()> {
         let mut began = None;
@@ -157,13 +168,40 @@ impl std::fmt::Display for Aborted {
 
 impl std::error::Error for Aborted {}
 
-/// The device, its port and its GID; the default of each is used if it is [`None`].
-#[derive(Clone, Debug, Default)]
+/// Joins threads, and returns their results, or the failure that caused the others.
+pub fn join<T>(threads: Vec<ScopedJoinHandle<'_, Result<T>>>) -> Result<Vec<T>> {
+    let (mut all, mut failure) = (Vec::new(), None);
+    for thread in threads {
+        match thread
+            .join()
+            .unwrap_or_else(|_| Err(anyhow!("a thread panicked")))
+        {
+            Ok(result) => all.push(result),
+            Err(error) if failure.as_ref().is_none_or(|e: &Error| e.is::<Aborted>()) => {
+                failure = Some(error);
+            }
+            Err(_) => {}
+        }
+    }
+    failure.map_or(Ok(all), Err)
+}
+
+/// The options that choose the device, with perftest's letters.
+#[derive(Clone, Debug, Args)]
 pub struct DeviceOptions {
-    pub name: Option<String>,
-    pub port: Option<u8>,
+    #[command(flatten)]
+    pub name: DeviceArg,
+    /// Port of the device [default: the port of the default GID]
+    #[arg(short, long, value_name = "N")]
+    pub ib_port: Option<u8>,
+    /// Index of the GID [default: RoCE v2, IPv4]
+    #[arg(short = 'x', long, value_name = "N")]
     pub gid_index: Option<u8>,
+    /// TCP port of the server.
+    #[arg(short, long, default_value_t = 18515)]
+    pub port: u16,
     /// The address of this host to connect from; the route has it if it is [`None`].
+    #[arg(skip)]
     pub source: Option<IpAddr>,
 }
 

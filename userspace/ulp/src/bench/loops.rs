@@ -43,8 +43,6 @@ pub struct Measured {
     pub latencies: Option<Latencies>,
     pub messages: u64,
     pub elapsed: Duration,
-    /// Messages per second in the best tenth.
-    pub peak: f64,
     /// Messages, with those of the warm-up.
     pub sent: u64,
 }
@@ -408,7 +406,6 @@ fn of_latencies(
         latencies: Some(latencies),
         messages: messages.saturating_sub(task.config.warmup),
         elapsed,
-        peak: 0.0,
         sent: messages,
     }
 }
@@ -478,43 +475,6 @@ struct Flow<'a> {
     reaped: Vec<Done>,
 }
 
-/// The best tenth of a run.
-struct Peak {
-    slice: u64,
-    time: Duration,
-    began: Instant,
-    messages: u64,
-    best: f64,
-}
-
-impl Peak {
-    fn new(amount: Amount, list: u64, began: Instant) -> Self {
-        let (slice, time) = match amount {
-            Amount::Iterations(n) => ((n / 10).max(list).max(1), Duration::ZERO),
-            Amount::Millis(ms) => (list.max(1), Duration::from_millis(ms) / 10),
-        };
-        Self {
-            slice,
-            time,
-            began,
-            messages: 0,
-            best: 0.0,
-        }
-    }
-
-    fn add(&mut self, messages: u64) {
-        self.messages += messages;
-        if self.messages >= self.slice {
-            let now = Instant::now();
-            let took = now.duration_since(self.began);
-            if took >= self.time && !took.is_zero() {
-                self.best = self.best.max(self.messages as f64 / took.as_secs_f64());
-                (self.began, self.messages) = (now, 0);
-            }
-        }
-    }
-}
-
 impl<'a> Flow<'a> {
     fn new(task: &'a Task<'a>) -> Self {
         let qps = task.config.qps as usize;
@@ -575,11 +535,10 @@ impl<'a> Flow<'a> {
         self.turn = (self.turn + (n as usize % qps)) % qps;
     }
 
-    /// Takes completions, and returns the number of messages that they complete.
-    fn reap<E: End>(&mut self, end: &mut E) -> Result<u64> {
+    /// Takes completions, and returns whether there were any.
+    fn reap<E: End>(&mut self, end: &mut E) -> Result<bool> {
         self.reaped.clear();
         end.reap(Queue::Send, &mut self.reaped)?;
-        let mut messages = 0;
         for done in &self.reaped {
             let (qp, share) = ((done.id >> 32) as usize, done.id & 0xffff_ffff);
             let flying = self.flying.get_mut(qp);
@@ -587,35 +546,29 @@ impl<'a> Flow<'a> {
             ensure!(*flying >= share, "more completions than requests");
             *flying -= share;
             self.signals -= 1;
-            messages += share;
         }
-        Ok(messages)
+        Ok(!self.reaped.is_empty())
     }
 
     /// Sleeps or polls until there is a completion.
     ///
     /// With `post`, the same call posts the requests that `fill` created.
-    fn wait<E: End>(&mut self, end: &mut E, post: bool, min: u64) -> Result<u64> {
+    fn wait<E: End>(&mut self, end: &mut E, post: bool, min: u64) -> Result<()> {
         if self.task.event() {
             let ops = if post { self.ops.as_slice() } else { &[] };
             let min = min.clamp(1, self.signals.max(1)) as u32;
             end.post_and_wait(ops, Queue::Send, min)?;
-            return self.reap(end);
+            return self.reap(end).map(drop);
         }
         if post {
             end.post(&self.ops)?;
         }
-        let mut messages = 0;
         let control = self.task.control;
-        control.spin("a completion", || {
-            messages = self.reap(end)?;
-            Ok(messages != 0)
-        })?;
-        Ok(messages)
+        control.spin("a completion", || self.reap(end))
     }
 
     /// Posts lists until the end condition holds, and waits for all completions.
-    fn phase<E: End>(&mut self, end: &mut E, amount: Amount, peak: &mut Peak) -> Result<u64> {
+    fn phase<E: End>(&mut self, end: &mut E, amount: Amount) -> Result<u64> {
         let began = Instant::now();
         let most_per_s = self.task.config.most_per_s(self.task.layout.size);
         let list = u64::from(self.task.config.list).min(self.depth * self.flying.len() as u64);
@@ -635,32 +588,29 @@ impl<'a> Flow<'a> {
                 break;
             }
             while !self.fits(n) {
-                let done = self.wait(end, false, each)?;
-                peak.add(done);
+                self.wait(end, false, each)?;
             }
             if let Some(most_per_s) = most_per_s {
                 let due = began + Duration::from_secs_f64(total as f64 / most_per_s);
-                self.pause(end, due, peak)?;
+                self.pause(end, due)?;
             }
             self.fill(n);
             total += n;
-            let done = if self.task.event() && !self.fits(list) {
-                self.wait(end, true, each)?
+            if self.task.event() && !self.fits(list) {
+                self.wait(end, true, each)?;
             } else {
                 end.post(&self.ops)?;
-                self.reap(end)?
-            };
-            peak.add(done);
+                self.reap(end)?;
+            }
         }
         while self.signals != 0 {
-            let done = self.wait(end, false, self.signals)?;
-            peak.add(done);
+            self.wait(end, false, self.signals)?;
         }
         Ok(total)
     }
 
     /// Waits until `due`, while it takes completions.
-    fn pause<E: End>(&mut self, end: &mut E, due: Instant, peak: &mut Peak) -> Result<()> {
+    fn pause<E: End>(&mut self, end: &mut E, due: Instant) -> Result<()> {
         let control = self.task.control;
         loop {
             control.check()?;
@@ -668,30 +618,26 @@ impl<'a> Flow<'a> {
             if left.is_zero() || control.stopped() {
                 return Ok(());
             }
-            peak.add(self.reap(end)?);
+            self.reap(end)?;
             std::thread::sleep(left.min(PAUSE));
         }
     }
 
     fn run<E: End>(mut self, end: &mut E) -> Result<Measured> {
         let config = self.task.config;
-        let mut peak = Peak::new(config.amount, config.list.into(), Instant::now());
         if config.warmup != 0 {
-            self.phase(end, Amount::Iterations(config.warmup), &mut peak)?;
+            self.phase(end, Amount::Iterations(config.warmup))?;
         }
         let began = Instant::now();
-        peak = Peak::new(config.amount, config.list.into(), began);
-        let messages = self.phase(end, config.amount, &mut peak)?;
+        let messages = self.phase(end, config.amount)?;
         let elapsed = began.elapsed();
         if self.task.by_receives() {
             self.farewell(end)?;
         }
-        let average = messages as f64 / elapsed.as_secs_f64().max(1e-9);
         Ok(Measured {
             latencies: None,
             messages,
             elapsed,
-            peak: peak.best.max(average),
             sent: self.posted.iter().sum(),
         })
     }

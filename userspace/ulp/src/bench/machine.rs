@@ -2,8 +2,10 @@
 
 //! The machines of a measurement.
 
+use nix::sys::utsname::UtsName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::fs;
 
@@ -54,17 +56,14 @@ impl Machine {
             let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         };
-        let uname = nix::sys::utsname::uname().ok();
-        let text = |s: &std::ffi::OsStr| s.to_string_lossy().into_owned();
+        let uname = nix::sys::utsname::uname();
+        let name = |get: fn(&UtsName) -> &OsStr| {
+            let name = uname.as_ref().map(|uname| get(uname).to_string_lossy());
+            name.unwrap_or_default().into_owned()
+        };
         Self {
-            host: uname
-                .as_ref()
-                .map(|u| text(u.nodename()))
-                .unwrap_or_default(),
-            kernel: uname
-                .as_ref()
-                .map(|u| text(u.release()))
-                .unwrap_or_default(),
+            host: name(UtsName::nodename),
+            kernel: name(UtsName::release),
             cpu: field("model name").unwrap_or_default(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             virtual_machine: field("flags")

@@ -58,10 +58,10 @@ mod uring;
 mod verbs;
 mod wire;
 
-use crate::args::{address, duration, size_u32, DeviceArg};
+use crate::args::{address, duration, size_u32};
 use crate::output::{self, causes, interrupts, FormatArgs, Usage, VERSION};
 use anyhow::Result;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use config::{Amount, Backend, Config, Metric, Mode, Test, Transport};
 use end::DeviceOptions;
 use machine::Machine;
@@ -97,8 +97,8 @@ enum Command {
     /// Measures atomic operations on 8 bytes.
     Atomic {
         /// The operation.
-        #[arg(long, value_enum, default_value_t = Atomic::FetchAdd)]
-        op: Atomic,
+        #[arg(long, default_value = "fetch-add", value_parser = ["fetch-add", "cmp-swap"])]
+        op: String,
         #[command(flatten)]
         measure: Measure,
     },
@@ -140,11 +140,11 @@ enum Command {
         #[arg(long, value_name = "ADDRESS", default_value = "::")]
         listen: String,
         #[command(flatten)]
-        device: DeviceArgs,
+        device: DeviceOptions,
     },
     /// Draws percentile curves, and bandwidth and rate over the message size, as SVG.
     Plot {
-        /// JSON outputs of ulp bench; each has one report or a list of reports.
+        /// JSON outputs of ulp bench; each has one report or several.
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// Directory of the pictures.
@@ -153,44 +153,11 @@ enum Command {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Atomic {
-    FetchAdd,
-    CmpSwap,
-}
-
-/// The options that choose the device, with perftest's letters.
-#[derive(Debug, Args)]
-struct DeviceArgs {
-    #[command(flatten)]
-    name: DeviceArg,
-    /// Port of the device [default: the port of the default GID]
-    #[arg(short, long, value_name = "N")]
-    ib_port: Option<u8>,
-    /// Index of the GID [default: RoCE v2, IPv4]
-    #[arg(short = 'x', long, value_name = "N")]
-    gid_index: Option<u8>,
-    /// TCP port of the server.
-    #[arg(short, long, default_value_t = 18515)]
-    port: u16,
-}
-
-impl DeviceArgs {
-    fn options(&self) -> DeviceOptions {
-        DeviceOptions {
-            name: self.name.name.clone(),
-            port: self.ib_port,
-            gid_index: self.gid_index,
-            source: None,
-        }
-    }
-}
-
 /// The options of all measurements.
 #[derive(Debug, Args)]
 struct Common {
     #[command(flatten)]
-    device: DeviceArgs,
+    device: DeviceOptions,
     /// Interface to the device.
     #[arg(long, value_enum, default_value_t = Backend::Call)]
     backend: Backend,
@@ -246,19 +213,8 @@ struct Measure {
     /// Signal every Nth request, and the last of each list [default: 64, at most -t]
     #[arg(short = 'Q', long, value_name = "N")]
     cq_mod: Option<u32>,
-    /// Fail, with the exit status 1, if a row has fewer million messages per second.
-    #[arg(long, value_name = "MPPS", value_parser = rate)]
-    min_rate: Option<f64>,
-    /// Print the throughput in Gbit/s instead of MiB/s.
-    #[arg(long = "report_gbits")]
-    report_gbits: bool,
-    /// Repeat the measurement until Ctrl-C, and print its results after each duration (-D).
-    #[arg(
-        long = "run_infinitely",
-        requires = "duration",
-        conflicts_with = "min_rate"
-    )]
-    run_infinitely: bool,
+    #[command(flatten)]
+    ends: Ends,
     /// Interface to the device at the server [default: as --backend]
     #[arg(long, value_enum)]
     peer_backend: Option<Backend>,
@@ -268,7 +224,7 @@ impl Common {
     fn options(&self) -> DeviceOptions {
         DeviceOptions {
             source: self.bind_source_ip,
-            ..self.device.options()
+            ..self.device.clone()
         }
     }
 
@@ -304,12 +260,7 @@ impl Common {
 
 impl Measure {
     fn run(&self, test: Test) -> Result<ExitCode> {
-        let ends = Ends {
-            min_rate: self.min_rate,
-            gbits: self.report_gbits,
-            forever: self.run_infinitely,
-        };
-        measure(&self.common, &self.config(test), &self.host, &ends)
+        measure(&self.common, &self.config(test), &self.host, &self.ends)
     }
 
     fn sizes(&self, test: Test) -> Vec<u32> {
@@ -372,9 +323,9 @@ impl Bench {
             Command::Read(m) => m.run(Test::Read),
             Command::Send(m) => m.run(Test::Send),
             Command::Atomic { op, measure: m } => {
-                let test = match op {
-                    Atomic::FetchAdd => Test::FetchAdd,
-                    Atomic::CmpSwap => Test::CmpSwap,
+                let test = match op.as_str() {
+                    "cmp-swap" => Test::CmpSwap,
+                    _ => Test::FetchAdd,
                 };
                 m.run(test)
             }
@@ -398,12 +349,7 @@ impl Bench {
                 device,
             } => {
                 let stop = interrupts()?;
-                server::run(
-                    &address(&listen, device.port),
-                    once,
-                    &device.options(),
-                    &stop,
-                )?;
+                server::run(&address(&listen, device.port), once, &device, &stop)?;
                 Ok(ExitCode::SUCCESS)
             }
             Command::Plot { files, out } => {
@@ -438,14 +384,21 @@ fn study(common: &Common, repeat: u32, host: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What becomes of the rows.
-#[derive(Default)]
+/// The options for the rows.
+#[derive(Args, Debug, Default)]
 struct Ends {
-    /// Fewer million messages per second are the answer "no".
+    /// Fail, with the exit status 1, if a row has fewer million messages per second.
+    #[arg(long, value_name = "MPPS", value_parser = rate)]
     min_rate: Option<f64>,
-    /// The throughput is printed in Gbit/s.
+    /// Print the throughput in Gbit/s instead of MiB/s.
+    #[arg(long = "report_gbits")]
     gbits: bool,
-    /// The measurement is repeated until Ctrl-C.
+    /// Repeat the measurement until Ctrl-C, and print its results after each duration (-D).
+    #[arg(
+        long = "run_infinitely",
+        requires = "duration",
+        conflicts_with = "min_rate"
+    )]
     forever: bool,
 }
 

@@ -6,7 +6,7 @@
 use super::call;
 use super::config::{Config, Test, VERSION};
 use super::connect;
-use super::end::{Aborted, Control, DeviceOptions, End, Task};
+use super::end::{join, Aborted, Control, DeviceOptions, End, Task};
 use super::loops;
 use super::machine::Machine;
 use super::wire::{EndAddress, Message, Wire, MAGIC};
@@ -137,35 +137,16 @@ fn row<E: End>(
 fn serve_all<E: End>(ends: &mut [E], task: &Task<'_>, wire: &mut Wire) -> Result<(u64, u64)> {
     let (config, control) = (task.config, task.control);
     std::thread::scope(|scope| {
-        let threads = ends.iter_mut().map(|end| {
-            scope.spawn(move || {
-                let result = loops::serve(task, end);
-                if result.is_err() {
-                    control.abort.store(true, Ordering::Relaxed);
-                }
-                result
-            })
-        });
+        let threads = ends
+            .iter_mut()
+            .map(|end| scope.spawn(move || control.guard(loops::serve(task, end))));
         let threads: Vec<_> = threads.collect();
         // From here on a thread may wait for messages that never come, so every failure sets
         // `abort`.
-        let sent = finish(config, wire, control);
-        if sent.is_err() {
-            control.abort.store(true, Ordering::Relaxed);
-        }
-        let mut received = 0;
-        let mut failure = None;
-        for thread in threads {
-            match thread.join() {
-                Ok(Ok(count)) => received += count,
-                Ok(Err(error)) if error.is::<Aborted>() => {}
-                Ok(Err(error)) => failure = Some(error),
-                Err(_) => failure = Some(anyhow::anyhow!("a thread of the server panicked")),
-            }
-        }
-        match failure {
-            Some(error) => Err(error),
-            None => Ok((sent?, received)),
+        let sent = control.guard(finish(config, wire, control));
+        match join(threads) {
+            Err(error) if !error.is::<Aborted>() => Err(error),
+            counts => Ok((sent?, counts?.into_iter().sum())),
         }
     })
 }

@@ -114,8 +114,7 @@ pub struct LatencyNs {
 /// The throughput with many requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Throughput {
-    /// The throughput of the best tenth of the run. A MiB is 1,048,576 bytes.
-    pub peak_mib_s: f64,
+    /// A MiB is 1,048,576 bytes.
     pub avg_mib_s: f64,
     /// The same in 1,000,000,000 bits per second.
     #[serde(default)]

@@ -12,98 +12,57 @@ use super::end::DeviceOptions;
 use super::machine::Machine;
 use super::stats::Row;
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 use comfy_table::{presets::NOTHING, CellAlignment, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-/// A parameter that is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Factor {
-    /// The type of the queue pairs, for sends.
-    Transport,
-    /// The operation.
-    Operation,
-    /// Bytes per message.
-    Size,
-    /// Whether the message is copied into the request.
-    Inline,
-    /// Requests per post.
-    List,
-    /// The distance of signaled requests.
-    Signaling,
-    /// Polling, or sleeping until an event.
-    Waiting,
-    /// Queue pairs of the thread.
-    QueuePairs,
+/// A parameter that is changed: its name with its option, and a function that sets value number `i`
+/// and returns its name.
+type Factor = (&'static str, fn(&mut Config, usize) -> Option<String>);
+
+/// The size of the messages, which are compared by bytes.
+const SIZE: &str = "size (-s)";
+const FACTORS: &[Factor] = &[
+    ("transport (-c)", |c, i| {
+        use Transport::{Rc, Uc, Ud};
+        pick(&mut c.transport, &[Rc, Uc, Ud], i)
+    }),
+    ("operation", |c, i| {
+        use Test::{FetchAdd, Read, Send, Write, WriteImm};
+        pick(&mut c.test, &[Send, WriteImm, Write, Read, FetchAdd], i)
+    }),
+    (SIZE, |c, i| {
+        pick(c.sizes.first_mut()?, &[8, 1024, 65_536], i)
+    }),
+    ("inline (-I)", |c, i| pick(&mut c.inline, &[0, 8], i)),
+    ("list (-l)", |c, i| pick(&mut c.list, &[1, 16, 64], i)),
+    ("signaling (-Q)", |c, i| pick(&mut c.cq_mod, &[1, 4, 64], i)),
+    ("waiting (-e)", |c, i| {
+        pick(&mut c.mode, &[Mode::Poll, Mode::Event], i)
+    }),
+    ("queue pairs (-q)", |c, i| pick(&mut c.qps, &[1, 4, 16], i)),
+];
+
+fn pick<T: Copy + ToString>(place: &mut T, values: &[T], i: usize) -> Option<String> {
+    *place = *values.get(i)?;
+    Some(place.to_string())
 }
 
-impl Factor {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Transport => "transport (-c)",
-            Self::Operation => "operation",
-            Self::Size => "size (-s)",
-            Self::Inline => "inline (-I)",
-            Self::List => "list (-l)",
-            Self::Signaling => "signaling (-Q)",
-            Self::Waiting => "waiting (-e)",
-            Self::QueuePairs => "queue pairs (-q)",
-        }
-    }
-
-    /// Returns the values, each with its measurement.
-    fn values(self, base: &Config) -> Vec<(String, Config)> {
-        let change = |name: &str, change: &dyn Fn(&mut Config)| {
-            let mut config = base.clone();
-            change(&mut config);
-            (name.to_owned(), config)
-        };
-        let numbers = |numbers: [u32; 3], set: fn(&mut Config, u32)| {
-            let values = numbers.into_iter();
-            let values = values.map(|n| change(&n.to_string(), &move |config| set(config, n)));
-            values.collect::<Vec<_>>()
-        };
-        match self {
-            Self::Transport => [Transport::Rc, Transport::Uc, Transport::Ud]
-                .map(|transport| {
-                    let name = transport.to_string();
-                    change(&name, &move |config| config.transport = transport)
-                })
-                .to_vec(),
-            Self::Operation => [
-                Test::Send,
-                Test::WriteImm,
-                Test::Write,
-                Test::Read,
-                Test::FetchAdd,
-            ]
-            .map(|test| change(&test.to_string(), &move |config| config.test = test))
-            .to_vec(),
-            Self::Size => numbers([8, 1024, 65_536], |config, n| config.sizes = vec![n]),
-            Self::Inline => {
-                let sizes = [0, base.sizes.first().copied().unwrap_or(0)];
-                sizes
-                    .map(|n| change(&n.to_string(), &move |config| config.inline = n))
-                    .to_vec()
-            }
-            Self::List => numbers([1, 16, 64], |config, n| config.list = n),
-            Self::Signaling => numbers([1, 4, 64], |config, n| config.cq_mod = n),
-            Self::Waiting => [("polling", Mode::Poll), ("events", Mode::Event)]
-                .map(|(name, mode)| change(name, &move |config| config.mode = mode))
-                .to_vec(),
-            Self::QueuePairs => numbers([1, 4, 16], |config, n| config.qps = n),
-        }
-    }
+/// Returns the values of a factor, each with its measurement.
+fn values(set: fn(&mut Config, usize) -> Option<String>, base: &Config) -> Vec<(String, Config)> {
+    let values = (0..).map_while(|i| {
+        let mut config = base.clone();
+        Some((set(&mut config, i)?, config))
+    });
+    values.collect()
 }
 
 /// The measurement of a value.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Value {
-    pub factor: Factor,
+    pub factor: &'static str,
     pub value: String,
     /// Messages that arrived, per second: the median of the runs.
     pub messages_per_s: f64,
@@ -115,7 +74,7 @@ pub struct Value {
 /// The effect of a factor.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Effect {
-    pub factor: Factor,
+    pub factor: &'static str,
     /// The values with the highest and with the lowest rate; for the size, with the highest and the
     /// lowest throughput.
     pub best: String,
@@ -169,8 +128,8 @@ pub fn run(
         effects: Vec::new(),
         interrupted: false,
     };
-    for factor in Factor::value_variants() {
-        let values = factor.values(base);
+    for (factor, set) in FACTORS {
+        let values = values(*set, base);
         let mut runs = vec![Vec::new(); values.len()];
         for _ in 0..repeat {
             for ((name, config), runs) in values.iter().zip(&mut runs) {
@@ -180,14 +139,14 @@ pub fn run(
                     return Ok(study.sum_up());
                 }
                 if let Some(error) = outcome.error {
-                    return Err(error).with_context(|| format!("{} {name}", factor.name()));
+                    return Err(error).with_context(|| format!("{factor} {name}"));
                 }
                 study.server = outcome.server;
                 runs.extend(outcome.rows.first().map(|row| arrived(config, row)));
             }
         }
         let measured = values.iter().zip(&mut runs);
-        let measured = measured.filter_map(|(value, runs)| Value::new(*factor, value, runs));
+        let measured = measured.filter_map(|(value, runs)| Value::new(factor, value, runs));
         study.values.extend(measured);
     }
     Ok(study.sum_up())
@@ -202,7 +161,11 @@ fn arrived(config: &Config, row: &Row) -> f64 {
 }
 
 impl Value {
-    fn new(factor: Factor, (name, config): &(String, Config), runs: &mut [f64]) -> Option<Self> {
+    fn new(
+        factor: &'static str,
+        (name, config): &(String, Config),
+        runs: &mut [f64],
+    ) -> Option<Self> {
         runs.sort_by(f64::total_cmp);
         let median = *runs.get(runs.len() / 2)?;
         let bits = config.sizes.first().copied().unwrap_or(0) * 8;
@@ -218,19 +181,19 @@ impl Value {
     /// Returns what is compared: messages, or for the size bits, per second.
     fn score(&self) -> f64 {
         match self.factor {
-            Factor::Size => self.gbit_s,
+            SIZE => self.gbit_s,
             _ => self.messages_per_s,
         }
     }
 }
 
 impl Effect {
-    fn of(factor: Factor, values: &[Value]) -> Option<Self> {
+    fn of(factor: &'static str, values: &[Value]) -> Option<Self> {
         let of_factor = || values.iter().filter(move |value| value.factor == factor);
         let by_score = |a: &&Value, b: &&Value| a.score().total_cmp(&b.score());
         let (worst, best) = (of_factor().min_by(by_score)?, of_factor().max_by(by_score)?);
         // Ranges are in messages, which differ by the size in any case.
-        let overlap = factor != Factor::Size && worst.range.1 >= best.range.0;
+        let overlap = factor != SIZE && worst.range.1 >= best.range.0;
         Some(Self {
             factor,
             best: best.value.clone(),
@@ -241,12 +204,11 @@ impl Effect {
     }
 
     fn text(&self) -> String {
-        let unit = if self.factor == Factor::Size {
-            " of the throughput"
-        } else {
-            ""
+        let name = self.factor;
+        let unit = match self.factor {
+            SIZE => " of the throughput",
+            _ => "",
         };
-        let name = self.factor.name();
         if self.may_be_chance {
             return format!("{name}: no difference beyond that of repeated runs");
         }
@@ -260,9 +222,9 @@ impl Effect {
 impl Study {
     /// Ranks the factors.
     fn sum_up(mut self) -> Self {
-        let effects = Factor::value_variants().iter();
+        let effects = FACTORS.iter();
         self.effects = effects
-            .filter_map(|factor| Effect::of(*factor, &self.values))
+            .filter_map(|(factor, _)| Effect::of(factor, &self.values))
             .collect();
         self.effects.sort_by(|a, b| {
             let order = b.ratio.total_cmp(&a.ratio);
@@ -275,17 +237,11 @@ impl Study {
     pub fn text(&self) -> String {
         let mut table = Table::new();
         table.load_preset(NOTHING);
-        table.set_header([
-            "factor",
-            "value",
-            "messages/s",
-            "slowest",
-            "fastest",
-            "Gbit/s",
-        ]);
+        let head = "factor|value|messages/s|slowest|fastest|Gbit/s";
+        table.set_header(head.split('|'));
         for value in &self.values {
             table.add_row([
-                value.factor.name().to_owned(),
+                value.factor.to_owned(),
                 value.value.clone(),
                 format!("{:.0}", value.messages_per_s),
                 format!("{:.0}", value.range.0),
@@ -319,22 +275,21 @@ mod tests {
             qps: 1,
             ..config()
         });
-        for factor in Factor::value_variants() {
-            let values = factor.values(&base);
-            assert!(values.len() >= 2, "{factor:?}");
+        for (factor, set) in FACTORS {
+            let values = values(*set, &base);
+            assert!(values.len() >= 2, "{factor}");
             for (name, config) in values {
-                config
-                    .check()
-                    .unwrap_or_else(|error| panic!("{factor:?} {name}: {error}"));
+                let checked = config.check();
+                checked.unwrap_or_else(|error| panic!("{factor} {name}: {error}"));
             }
         }
     }
 
     #[test]
     fn the_largest_effect_comes_first_and_chance_last() {
-        let value = |factor, name: &str, rate: f64, range| Value {
+        let value = |factor, value: &str, rate: f64, range| Value {
             factor,
-            value: name.to_owned(),
+            value: value.to_owned(),
             messages_per_s: rate,
             gbit_s: rate,
             range,
@@ -345,19 +300,19 @@ mod tests {
             client: Machine::default(),
             server: None,
             values: vec![
-                value(Factor::List, "1", 10.0, (9.0, 11.0)),
-                value(Factor::List, "64", 20.0, (19.0, 21.0)),
-                value(Factor::Inline, "0", 10.0, (1.0, 90.0)),
-                value(Factor::Inline, "8", 80.0, (2.0, 99.0)),
-                value(Factor::Waiting, "polling", 30.0, (29.0, 31.0)),
-                value(Factor::Waiting, "events", 10.0, (9.0, 11.0)),
+                value("list (-l)", "1", 10.0, (9.0, 11.0)),
+                value("list (-l)", "64", 20.0, (19.0, 21.0)),
+                value("inline (-I)", "0", 10.0, (1.0, 90.0)),
+                value("inline (-I)", "8", 80.0, (2.0, 99.0)),
+                value("waiting (-e)", "polling", 30.0, (29.0, 31.0)),
+                value("waiting (-e)", "events", 10.0, (9.0, 11.0)),
             ],
             effects: Vec::new(),
             interrupted: false,
         };
         let study = study.sum_up();
         let order: Vec<_> = study.effects.iter().map(|effect| effect.factor).collect();
-        assert_eq!(order, [Factor::Waiting, Factor::List, Factor::Inline]);
+        assert_eq!(order, ["waiting (-e)", "list (-l)", "inline (-I)"]);
         assert!((study.effects[0].ratio - 3.0).abs() < 1e-9);
         assert!(study
             .text()

@@ -149,50 +149,47 @@ impl UringEnd {
         Ok(())
     }
 
-    /// Adds a list of sends, as one entry.
-    fn push_list(&mut self, ops: &[Op]) -> Result<()> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => {
-                self.lists.push(Vec::new());
-                self.lists.len() - 1
-            }
-        };
+    /// Returns the number of a list of sends in flight, of which it notes the signaled ones.
+    fn list(&mut self, ops: &[Op]) -> Result<u64> {
+        let index = self.free.pop().unwrap_or(self.lists.len());
+        if index == self.lists.len() {
+            self.lists.push(Vec::new());
+        }
         let ids = self.lists.get_mut(index).context("no such list")?;
         ids.clear();
         ids.extend(ops.iter().filter(|op| op.signaled).map(|op| op.id));
-        loop {
-            // One completion for all: only the last of a queue pair has to be signaled.
-            let batch = self.end.batch(ops)?;
-            let pushed = batch.submit_by(made(&mut self.ring)?, LIST | index as u64);
-            match pushed {
-                Ok(()) => {
-                    self.sends += 1;
-                    return Ok(());
-                }
-                Err(error) if error.is_backpressure() => self.make_room()?,
-                Err(error) => return Err(error.into()),
-            }
-        }
+        Ok(index as u64)
     }
 
-    fn push_one(&mut self, op: &Op) -> Result<()> {
-        let mut numbered = *op;
-        if op.kind == Kind::Recv {
-            numbered.id |= RECV;
-        }
+    /// Adds requests as one entry: a receive, or sends.
+    fn push(&mut self, ops: &[Op]) -> Result<()> {
+        let number = match ops {
+            [_] => SILENT,
+            _ => LIST | self.list(ops)?,
+        };
         loop {
-            let pushed = if op.kind == Kind::Recv || op.signaled {
-                self.end.push(made(&mut self.ring)?, &numbered)
-            } else {
+            let ring = made(&mut self.ring)?;
+            let pushed = match ops {
+                [op] if op.kind == Kind::Recv => {
+                    let id = op.id | RECV;
+                    self.end.push(ring, &Op { id, ..*op })
+                }
+                [op] if op.signaled => self.end.push(ring, op),
                 // It needs no completion of the device, only of io_uring.
-                let batch = self.end.batch(std::slice::from_ref(op))?;
-                let posted = batch.post_by(made(&mut self.ring)?, SILENT);
-                posted.map_err(Into::into)
+                [_] => {
+                    let posted = self.end.batch(ops)?.post_by(ring, number);
+                    posted.map_err(Into::into)
+                }
+                // One completion for all: only the last of a queue pair has to be signaled.
+                _ => {
+                    let posted = self.end.batch(ops)?.submit_by(ring, number);
+                    posted.map_err(Into::into)
+                }
             };
             match pushed {
                 Ok(()) => {
-                    self.sends += u32::from(op.kind != Kind::Recv);
+                    let is_recv = ops.first().is_some_and(|op| op.kind == Kind::Recv);
+                    self.sends += u32::from(!is_recv);
                     return Ok(());
                 }
                 Err(error) if is_backpressure(&error) => self.make_room()?,
@@ -234,18 +231,9 @@ impl UringEnd {
     }
 
     fn add(&mut self, ops: &[Op]) -> Result<()> {
-        let same = |a: &Op, b: &Op| (a.kind == Kind::Recv) == (b.kind == Kind::Recv);
-        for list in ops.chunk_by(same) {
-            match list {
-                [first, ..] if first.kind != Kind::Recv && list.len() > 1 => {
-                    self.push_list(list)?
-                }
-                _ => {
-                    for op in list {
-                        self.push_one(op)?;
-                    }
-                }
-            }
+        // Each receive is an entry of its own.
+        for list in ops.chunk_by(|a, b| a.kind != Kind::Recv && b.kind != Kind::Recv) {
+            self.push(list)?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use super::config::Config;
 use super::machine::Machine;
 use crate::wire;
 use anyhow::{bail, ensure, Context, Result};
+use rust_ulp::{Endpoint, RemoteSlice};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -14,29 +15,13 @@ use std::time::Duration;
 /// The first text of a client.
 pub const MAGIC: &str = "ulp bench";
 
-/// The address of a queue pair.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct QpAddress {
-    pub qp_num: u32,
-    pub psn: u32,
-    pub gid: [u8; 16],
-    pub lid: u16,
-    /// Bytes.
-    pub mtu: u32,
-    /// The outstanding reads and atomics, as responder and as initiator.
-    pub rd_atomic: (u8, u8),
-}
-
 /// The address of the end of a thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndAddress {
-    pub qps: Vec<QpAddress>,
-    /// The address of its buffer.
-    pub addr: u64,
-    pub len: u64,
-    pub rkey: u32,
+    pub qps: Vec<Endpoint>,
+    /// Its buffer.
+    pub memory: RemoteSlice,
 }
 
 impl EndAddress {
@@ -47,15 +32,15 @@ impl EndAddress {
             "the peer has {} queue pairs, not {qps}",
             self.qps.len()
         );
+        let memory = &self.memory;
         ensure!(
-            self.len >= bytes && self.addr.checked_add(self.len).is_some(),
-            "the peer's buffer has {} bytes at {:#x}, not {bytes}",
-            self.len,
-            self.addr
+            memory.len() >= bytes,
+            "the peer's buffer has {} bytes, not {bytes}",
+            memory.len()
         );
         for qp in &self.qps {
             ensure!(
-                qp.qp_num < 1 << 24 && qp.psn < 1 << 24 && (256..=4096).contains(&qp.mtu),
+                qp.qp_num < 1 << 24 && qp.psn < 1 << 24,
                 "the peer's queue pair is invalid: {qp:?}"
             );
         }
@@ -80,7 +65,7 @@ pub enum Message {
     /// Server: its own ends, connected.
     Ready { ends: Vec<EndAddress> },
     /// Server: the port that accepts connections, in place of `Ready`.
-    Listening { port: u16, end: EndAddress },
+    Listening { port: u16, memory: RemoteSlice },
     /// Client: its ends are connected, so that messages may come.
     Start,
     /// Either: the measurement goes on.
@@ -155,6 +140,7 @@ impl Wire {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rust_ulp::{Gid, Mtu};
     use std::io::Write;
     use std::net::TcpListener;
 
@@ -209,48 +195,16 @@ mod tests {
 
     #[test]
     fn an_end_that_makes_no_sense_is_refused() {
-        let qp = QpAddress {
-            qp_num: 1,
-            psn: 2,
-            gid: [0; 16],
-            lid: 0,
-            mtu: 1024,
-            rd_atomic: (1, 1),
+        let qp = |qp_num, psn| Endpoint::new(qp_num, psn, Gid([0; 16]), Mtu::at_most(1024));
+        let end = |qp| EndAddress {
+            qps: vec![qp],
+            memory: RemoteSlice::new(4096, 128, 1).unwrap(),
         };
-        let good = EndAddress {
-            qps: vec![qp.clone()],
-            addr: 4096,
-            len: 128,
-            rkey: 1,
-        };
-        good.check(1, 128).unwrap();
-        assert!(good.check(2, 128).is_err());
-        assert!(good.check(1, 129).is_err());
-        let far = EndAddress {
-            addr: u64::MAX,
-            ..good.clone()
-        };
-        assert!(far.check(1, 128).is_err());
-        for bad in [
-            QpAddress {
-                qp_num: 1 << 24,
-                ..qp.clone()
-            },
-            QpAddress {
-                psn: 1 << 24,
-                ..qp.clone()
-            },
-            QpAddress {
-                mtu: 0,
-                ..qp.clone()
-            },
-        ] {
-            let end = EndAddress {
-                qps: vec![bad],
-                ..good.clone()
-            };
-            assert!(end.check(1, 128).is_err());
-        }
+        end(qp(1, 2)).check(1, 128).unwrap();
+        assert!(end(qp(1, 2)).check(2, 128).is_err());
+        assert!(end(qp(1, 2)).check(1, 129).is_err());
+        assert!(end(qp(1 << 24, 2)).check(1, 128).is_err());
+        assert!(end(qp(1, 1 << 24)).check(1, 128).is_err());
     }
 
     proptest! {

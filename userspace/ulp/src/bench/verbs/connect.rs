@@ -5,8 +5,8 @@
 use crate::bench::client::Times;
 use crate::bench::connect::{Server, Target, BUFFER, BYTES, SLICE};
 use crate::bench::end::DeviceOptions;
-use crate::bench::wire::EndAddress;
 use anyhow::{ensure, Context as _, Result};
+use rust_ulp::RemoteSlice;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use ulp_verbs::{cm, Memory, QueuePair, Transport, VerbsCq};
 /// Connects by librdmacm.
 pub fn client(
     device: &DeviceOptions,
-    target: Target,
+    (addr, remote): Target,
     timeout: Duration,
 ) -> Result<impl FnMut() -> Result<Vec<Duration>>> {
     let chosen = super::open(device)?;
     let cq = VerbsCq::new(&chosen.context, 16)?;
     let channel = cm::Channel::new()?;
-    let remote = (target.end.addr, target.end.rkey);
+    let remote = (remote.addr(), remote.rkey());
     let source = device.source;
     Ok(move || {
         let mut times = Times::begin();
         let memory = Memory::new(&chosen.context, BUFFER)?;
         times.step();
         let mut id = cm::Id::new(&channel)?;
-        id.resolve_addr(source, target.addr, timeout)?;
+        id.resolve_addr(source, addr, timeout)?;
         id.resolve_route(timeout)?;
         id.create_qp(&memory, &cq)?;
         id.connect(timeout)?;
@@ -65,32 +65,29 @@ pub struct Theirs {
     next: Option<QueuePair>,
     cq: Arc<VerbsCq>,
     memory: Arc<Memory>,
+    remote: RemoteSlice,
     timeout: Duration,
 }
 
 impl Theirs {
     pub fn new(options: &DeviceOptions, addr: SocketAddr, timeout: Duration) -> Result<Self> {
         let chosen = super::open(options)?;
+        let memory = Memory::new(&chosen.context, BUFFER)?;
         Ok(Self {
             listener: cm::Listener::bind(addr)?,
             connection: None,
             next: None,
             cq: VerbsCq::new(&chosen.context, 16)?,
-            memory: Memory::new(&chosen.context, BUFFER)?,
+            remote: RemoteSlice::new(memory.addr(), BUFFER as u64, memory.rkey())?,
+            memory,
             timeout,
         })
     }
 }
 
 impl Server for Theirs {
-    fn target(&self) -> (u16, EndAddress) {
-        let end = EndAddress {
-            qps: Vec::new(),
-            addr: self.memory.addr(),
-            len: BUFFER as u64,
-            rkey: self.memory.rkey(),
-        };
-        (self.listener.port(), end)
+    fn target(&self) -> (u16, RemoteSlice) {
+        (self.listener.port(), self.remote)
     }
 
     fn prepare(&mut self) -> Result<()> {

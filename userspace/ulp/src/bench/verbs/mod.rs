@@ -8,11 +8,11 @@ pub mod connect;
 
 use super::config::Transport;
 use super::end::{Aborted, Control, DeviceOptions, Done, End, Kind, Op, Queue, Task};
-use super::wire::{EndAddress, QpAddress};
+use super::wire::EndAddress;
 use crate::output::causes;
 use crate::rdma::{self, RdmaDevice};
 use anyhow::{bail, ensure, Context as _, Result};
-use rust_ulp::Gid;
+use rust_ulp::{Endpoint, Gid, Mtu, RemoteSlice};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,15 +26,15 @@ pub struct Chosen {
     pub context: Arc<Context>,
     pub port: u8,
     gid_index: u8,
-    gid: [u8; 16],
+    gid: Gid,
     lid: u16,
-    mtu: u8,
+    mtu: Mtu,
 }
 
 /// Opens a device: the named one, or the first with a usable port.
 pub fn open(options: &DeviceOptions) -> Result<Chosen> {
     let mut tried = Vec::new();
-    for device in rdma::devices(options.name.as_deref())? {
+    for device in rdma::devices(options.name.name.as_deref())? {
         match open_device(&device, options) {
             Ok(chosen) => return Ok(chosen),
             Err(error) => tried.push(format!("{}: {}", device.name, causes(&error))),
@@ -49,7 +49,7 @@ pub fn open(options: &DeviceOptions) -> Result<Chosen> {
 
 fn open_device(device: &RdmaDevice, options: &DeviceOptions) -> Result<Chosen> {
     let context = Context::open(&device.name)?;
-    let number = options.port.unwrap_or(1);
+    let number = options.ib_port.unwrap_or(1);
     let port = device.ports.iter().find(|p| p.port == u32::from(number));
     let port = port.with_context(|| format!("there is no port {number}"))?;
     ensure!(port.is_active(), "port {number} is down");
@@ -68,29 +68,17 @@ fn open_device(device: &RdmaDevice, options: &DeviceOptions) -> Result<Chosen> {
         ),
     };
     let (gid_index, gid) = match entry {
-        Some(entry) => (u8::try_from(entry.index)?, entry.gid.parse::<Gid>()?.0),
-        None => (0, [0; 16]),
+        Some(entry) => (u8::try_from(entry.index)?, entry.gid.parse()?),
+        None => (0, Gid([0; 16])),
     };
     Ok(Chosen {
-        mtu: context.active_mtu(number)?,
+        mtu: Mtu::from_code(context.active_mtu(number)?).context("the port has no MTU")?,
         lid: u16::try_from(port.lid.unwrap_or(0))?,
         context,
         port: number,
         gid_index,
         gid,
     })
-}
-
-/// Converts between bytes and `enum ibv_mtu`.
-fn mtu_code(bytes: u32) -> u8 {
-    (1..=5)
-        .rev()
-        .find(|code| mtu_bytes(*code) <= bytes)
-        .unwrap_or(1)
-}
-
-fn mtu_bytes(code: u8) -> u32 {
-    128 << code.clamp(1, 5)
 }
 
 /// A thread that ends sleeps in libibverbs, which have no deadline, by moving the queue pairs to
@@ -118,13 +106,10 @@ impl Guard {
         let theirs = (asleep.clone(), overdue.clone());
         let thread = std::thread::spawn(move || {
             let (asleep, overdue) = theirs;
-            let mut last = (0, Instant::now());
             while ended.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
                 let since = asleep.load(Ordering::Relaxed);
-                if since != last.0 {
-                    last = (since, Instant::now());
-                }
-                let late = since != 0 && last.1.elapsed() > control.timeout;
+                let asleep = began.elapsed().saturating_sub(Duration::from_millis(since));
+                let late = since != 0 && asleep > control.timeout;
                 if late || control.abort.load(Ordering::Relaxed) {
                     overdue.store(late, Ordering::Relaxed);
                     for qp in qps.iter() {
@@ -165,6 +150,7 @@ pub struct VerbsEnd {
     limits: (u8, u8),
     chosen: Chosen,
     memory: Arc<Memory>,
+    memory_remote: RemoteSlice,
     srq: Option<Arc<Srq>>,
     send_cq: Arc<VerbsCq>,
     recv_cq: Arc<VerbsCq>,
@@ -172,7 +158,7 @@ pub struct VerbsEnd {
     sent: VecDeque<ulp_verbs::Done>,
     received: VecDeque<ulp_verbs::Done>,
     room: Requests,
-    remote: Option<(u64, u64, u32)>,
+    remote: Option<RemoteSlice>,
     control: Arc<Control>,
 }
 
@@ -181,15 +167,15 @@ fn random_psn() -> u32 {
 }
 
 impl VerbsEnd {
-    fn request(op: &Op, remote: Option<(u64, u64, u32)>) -> Result<Request> {
+    fn request(op: &Op, remote: Option<RemoteSlice>) -> Result<Request> {
         let target = || -> Result<(u64, u32)> {
-            let (addr, len, rkey) = remote.context("not connected")?;
+            let remote = remote.context("not connected")?;
             let end = op.remote.checked_add(op.len.into());
             ensure!(
-                end.is_some_and(|end| end <= len),
+                end.is_some_and(|end| end <= remote.len()),
                 "beyond the peer's buffer"
             );
-            Ok((addr + op.remote, rkey))
+            Ok((remote.addr() + op.remote, remote.rkey()))
         };
         use ulp_verbs::Kind as V;
         Ok(Request {
@@ -263,7 +249,7 @@ impl End for VerbsEnd {
         let config = task.config;
         let mut chosen = open(task.device)?;
         if let Some(mtu) = config.mtu {
-            chosen.mtu = chosen.mtu.min(mtu_code(mtu));
+            chosen.mtu = chosen.mtu.min(Mtu::at_most(mtu));
         }
         let memory = Memory::new(&chosen.context, usize::try_from(task.layout.bytes())?)?;
         let (sends, recvs) = config.requests(2);
@@ -291,6 +277,7 @@ impl End for VerbsEnd {
             limits: (config.outs(), config.qp_timeout),
             qps,
             chosen,
+            memory_remote: RemoteSlice::new(memory.addr(), task.layout.bytes(), memory.rkey())?,
             memory,
             srq,
             send_cq,
@@ -304,28 +291,19 @@ impl End for VerbsEnd {
     }
 
     fn address(&self) -> EndAddress {
+        let (chosen, outs) = (&self.chosen, self.limits.0);
+        let qps = self.qps.iter().zip(&self.psns).map(|(qp, psn)| {
+            let end = Endpoint::new(qp.qp_num(), *psn, chosen.gid, chosen.mtu);
+            end.lid(chosen.lid).rd_atomic(outs, outs)
+        });
         EndAddress {
-            qps: self
-                .qps
-                .iter()
-                .zip(&self.psns)
-                .map(|(qp, psn)| QpAddress {
-                    qp_num: qp.qp_num(),
-                    psn: *psn,
-                    gid: self.chosen.gid,
-                    lid: self.chosen.lid,
-                    mtu: mtu_bytes(self.chosen.mtu),
-                    rd_atomic: (self.limits.0, self.limits.0),
-                })
-                .collect(),
-            addr: self.memory.addr(),
-            len: self.memory.words().len() as u64 * 8,
-            rkey: self.memory.rkey(),
+            qps: qps.collect(),
+            memory: self.memory_remote,
         }
     }
 
     fn connect(&mut self, peer: &EndAddress) -> Result<()> {
-        self.remote = Some((peer.addr, peer.len, peer.rkey));
+        self.remote = Some(peer.memory);
         ensure!(
             peer.qps.len() == self.qps.len(),
             "the peer has another number of queue pairs"
@@ -335,11 +313,11 @@ impl End for VerbsEnd {
             let peer = Peer {
                 qp_num: peer.qp_num,
                 psn: peer.psn,
-                gid: peer.gid,
+                gid: peer.gid.0,
                 lid: peer.lid,
-                mtu: mtu_code(peer.mtu).min(chosen.mtu),
-                responder: peer.rd_atomic.0.min(self.limits.0),
-                initiator: peer.rd_atomic.1.min(self.limits.0),
+                mtu: peer.mtu.min(chosen.mtu) as u8,
+                responder: peer.responder.min(self.limits.0),
+                initiator: peer.initiator.min(self.limits.0),
                 sl: self.class.0,
                 traffic_class: self.class.1,
                 timeout: self.limits.1,
@@ -439,19 +417,5 @@ impl End for VerbsEnd {
             Some(u64::from_ne_bytes(new))
         });
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mtus_have_numbers() {
-        for (code, bytes) in [(1, 256), (2, 512), (3, 1024), (4, 2048), (5, 4096)] {
-            assert_eq!((mtu_code(bytes), mtu_bytes(code)), (code, bytes));
-        }
-        assert_eq!(mtu_code(1500), 3);
-        assert_eq!(mtu_code(0), 1);
     }
 }
