@@ -304,8 +304,19 @@ pub struct Target<'q> {
     pub(crate) max_inline: u32,
 }
 
-macro_rules! common {
-    ($name:ident) => {
+/// Declares the builder of a request, with the options that it has and the transports that post it.
+macro_rules! request {
+    ($(#[$meta:meta])* $name:ident: $($option:ident),*; $($transport:ty),*) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug)]
+        #[must_use = "a request does nothing before it is posted"]
+        pub struct $name<'a> {
+            request: Request<'a>,
+        }
+
+        $($option!($name);)*
+        $(impl<'a> Post<'a, $transport> for $name<'a> {})*
+
         impl<'a> $name<'a> {
             /// Sets a number of the caller's, which the completion carries. The default is 0.
             #[inline]
@@ -344,10 +355,8 @@ macro_rules! common {
     };
 }
 
-macro_rules! send_side {
+macro_rules! signaled {
     ($name:ident) => {
-        common!($name);
-
         impl<'a> $name<'a> {
             /// Sets whether it makes a completion when it succeeds: true unless said. It makes one
             /// when it fails in any case. A queue pair whose requests are all unsignaled fills up:
@@ -380,6 +389,20 @@ macro_rules! fenced {
     };
 }
 
+macro_rules! immediate {
+    ($name:ident) => {
+        impl<'a> $name<'a> {
+            /// Sets a number that the peer's completion carries, in host order on both sides.
+            #[inline]
+            pub fn imm(mut self, imm: u32) -> Self {
+                self.request.opcode = abi::WR_SEND_WITH_IMM;
+                self.request.imm_data = imm;
+                self
+            }
+        }
+    };
+}
+
 macro_rules! solicited {
     ($name:ident) => {
         impl<'a> $name<'a> {
@@ -403,14 +426,12 @@ macro_rules! solicited {
     };
 }
 
-/// An RDMA Write: local bytes go into the peer's memory, without the peer's program taking part.
-///
-/// Needs [`Access::REMOTE_WRITE`].
-#[doc(alias = "RUST_ULP_WR_RDMA_WRITE")]
-#[derive(Clone, Debug)]
-#[must_use = "a request does nothing before it is posted"]
-pub struct Write<'a> {
-    request: Request<'a>,
+request! {
+    /// An RDMA Write: local bytes go into the peer's memory, without the peer's program taking part.
+    ///
+    /// Needs [`Access::REMOTE_WRITE`].
+    #[doc(alias = "RUST_ULP_WR_RDMA_WRITE")]
+    Write: signaled, fenced, solicited; Rc, Uc
 }
 
 impl<'a> Write<'a> {
@@ -450,22 +471,14 @@ impl<'a> Write<'a> {
     }
 }
 
-send_side!(Write);
-fenced!(Write);
-solicited!(Write);
-impl<'a> Post<'a, Rc> for Write<'a> {}
-impl<'a> Post<'a, Uc> for Write<'a> {}
-
-/// An RDMA Read: bytes of the peer's memory come here, without the peer's program taking part.
-///
-/// Nothing is promised about the order in which one Read takes its bytes.
-///
-/// Needs [`Access::REMOTE_READ`].
-#[doc(alias = "RUST_ULP_WR_RDMA_READ")]
-#[derive(Clone, Debug)]
-#[must_use = "a request does nothing before it is posted"]
-pub struct Read<'a> {
-    request: Request<'a>,
+request! {
+    /// An RDMA Read: bytes of the peer's memory come here, without the peer's program taking part.
+    ///
+    /// Nothing is promised about the order in which one Read takes its bytes.
+    ///
+    /// Needs [`Access::REMOTE_READ`].
+    #[doc(alias = "RUST_ULP_WR_RDMA_READ")]
+    Read: signaled, fenced; Rc
 }
 
 impl<'a> Read<'a> {
@@ -489,16 +502,10 @@ impl<'a> Read<'a> {
     }
 }
 
-send_side!(Read);
-fenced!(Read);
-impl<'a> Post<'a, Rc> for Read<'a> {}
-
-/// A send: the message goes into the receive that the peer posted first.
-#[doc(alias = "RUST_ULP_WR_SEND")]
-#[derive(Clone, Debug)]
-#[must_use = "a request does nothing before it is posted"]
-pub struct Send<'a> {
-    request: Request<'a>,
+request! {
+    /// A send: the message goes into the receive that the peer posted first.
+    #[doc(alias = "RUST_ULP_WR_SEND")]
+    Send: signaled, fenced, solicited, immediate; Rc, Uc
 }
 
 impl<'a> Send<'a> {
@@ -533,21 +540,7 @@ impl<'a> Send<'a> {
     pub fn empty() -> Self {
         Self::with(Local::None)
     }
-
-    /// Sets a number that the peer's completion carries, in host order on both sides.
-    #[inline]
-    pub fn imm(mut self, imm: u32) -> Self {
-        self.request.opcode = abi::WR_SEND_WITH_IMM;
-        self.request.imm_data = imm;
-        self
-    }
 }
-
-send_side!(Send);
-fenced!(Send);
-solicited!(Send);
-impl<'a> Post<'a, Rc> for Send<'a> {}
-impl<'a> Post<'a, Uc> for Send<'a> {}
 
 impl<'a> Send<'a> {
     /// Also takes a grant of the peer's away: when the message has arrived, the key of `grant`
@@ -563,28 +556,19 @@ impl<'a> Send<'a> {
     }
 }
 
-/// A send that takes a grant of the peer's away. Made by [`Send::invalidate`]; it carries no
-/// immediate data.
-#[doc(alias = "RUST_ULP_WR_SEND_WITH_INV")]
-#[derive(Clone, Debug)]
-#[must_use = "a request does nothing before it is posted"]
-pub struct SendInvalidate<'a> {
-    request: Request<'a>,
+request! {
+    /// A send that takes a grant of the peer's away. Made by [`Send::invalidate`]; it carries no
+    /// immediate data.
+    #[doc(alias = "RUST_ULP_WR_SEND_WITH_INV")]
+    SendInvalidate: signaled, fenced, solicited; Rc
 }
 
-send_side!(SendInvalidate);
-fenced!(SendInvalidate);
-solicited!(SendInvalidate);
-impl<'a> Post<'a, Rc> for SendInvalidate<'a> {}
-
-/// A datagram: the message goes into the first receive of the queue pair that it is for, behind 40
-/// bytes for the network header, if that has a receive and takes the Q_Key. At most
-/// [`Endpoint::mtu`](crate::Endpoint) bytes. Its completion says that it left, not that it arrived.
-#[doc(alias = "RUST_ULP_WR_SEND")]
-#[derive(Clone, Debug)]
-#[must_use = "a request does nothing before it is posted"]
-pub struct SendTo<'a> {
-    request: Request<'a>,
+request! {
+    /// A datagram: the message goes into the first receive of the queue pair that it is for, behind 40
+    /// bytes for the network header, if that has a receive and takes the Q_Key. At most
+    /// [`Endpoint::mtu`](crate::Endpoint) bytes. Its completion says that it left, not that it arrived.
+    #[doc(alias = "RUST_ULP_WR_SEND")]
+    SendTo: signaled, solicited, immediate; Ud
 }
 
 impl<'a> SendTo<'a> {
@@ -619,32 +603,18 @@ impl<'a> SendTo<'a> {
     pub fn empty(to: &Destination) -> Self {
         Self::with(Local::None, to)
     }
-
-    /// Sets a number that the receiver's completion carries, in host order on both sides.
-    #[inline]
-    pub fn imm(mut self, imm: u32) -> Self {
-        self.request.opcode = abi::WR_SEND_WITH_IMM;
-        self.request.imm_data = imm;
-        self
-    }
 }
 
-send_side!(SendTo);
-solicited!(SendTo);
-impl<'a> Post<'a, Ud> for SendTo<'a> {}
-
-/// A compare-and-swap of 8 aligned bytes of the peer's memory.
-///
-/// The word has the byte order of the peer's processor, and `result` that of this one. The operation
-/// is atomic for other atomic operations of the same device, but not for the peer's processor: see
-/// [`FetchAdd`].
-///
-/// Needs [`Access::REMOTE_ATOMIC`].
-#[doc(alias = "RUST_ULP_WR_ATOMIC_CMP_AND_SWP")]
-#[derive(Clone, Debug)]
-#[must_use = "a request does nothing before it is posted"]
-pub struct CompareSwap<'a> {
-    request: Request<'a>,
+request! {
+    /// A compare-and-swap of 8 aligned bytes of the peer's memory.
+    ///
+    /// The word has the byte order of the peer's processor, and `result` that of this one. The operation
+    /// is atomic for other atomic operations of the same device, but not for the peer's processor: see
+    /// [`FetchAdd`].
+    ///
+    /// Needs [`Access::REMOTE_ATOMIC`].
+    #[doc(alias = "RUST_ULP_WR_ATOMIC_CMP_AND_SWP")]
+    CompareSwap: signaled, fenced; Rc
 }
 
 impl CompareSwap<'_> {
@@ -664,43 +634,37 @@ impl CompareSwap<'_> {
     }
 }
 
-send_side!(CompareSwap);
-fenced!(CompareSwap);
-impl<'a> Post<'a, Rc> for CompareSwap<'a> {}
-
-/// An addition to 8 aligned bytes of the peer's memory.
-///
-/// The word has the byte order of the peer's processor, as its program sees it with
-/// [`Buffer::load_u64`](crate::Buffer::load_u64). What was there comes to `result` in the byte order
-/// of this one. Sums wrap.
-///
-/// The operation is atomic for the atomic operations of all peers that come through the same device.
-/// It is not atomic for the peer's processor: with most devices, Soft-RoCE among them, an addition by
-/// [`Buffer::fetch_add_u64`](crate::Buffer::fetch_add_u64) or a store at the same time is lost, or
-/// loses this one. A program on the peer's host that changes the word, too, posts its own atomic
-/// operations to a queue pair that is connected to that device. Loading the word is safe.
-///
-/// ```no_run
-/// # use rust_ulp::error::Result;
-/// # use rust_ulp::qp::Rc;
-/// # use rust_ulp::wr::FetchAdd;
-/// # use rust_ulp::*;
-/// # use std::sync::atomic::Ordering;
-/// # use std::time::Duration;
-/// /// Reserves `n` bytes of a log of the peer's, and returns where they begin.
-/// fn reserve(qp: &Qp<Rc>, tail: RemoteSlice, n: u64, old: &Buffer) -> Result<u64> {
-///     qp.post(FetchAdd::new(tail, n, old.slice(..8)?))?;
-///     qp.send_cq().wait(Duration::from_secs(5))?.check()?;
-///     old.load_u64(0, Ordering::Acquire)
-/// }
-/// ```
-///
-/// Needs [`Access::REMOTE_ATOMIC`].
-#[doc(alias = "RUST_ULP_WR_ATOMIC_FETCH_AND_ADD")]
-#[derive(Clone, Debug)]
-#[must_use = "a request does nothing before it is posted"]
-pub struct FetchAdd<'a> {
-    request: Request<'a>,
+request! {
+    /// An addition to 8 aligned bytes of the peer's memory.
+    ///
+    /// The word has the byte order of the peer's processor, as its program sees it with
+    /// [`Buffer::load_u64`](crate::Buffer::load_u64). What was there comes to `result` in the byte order
+    /// of this one. Sums wrap.
+    ///
+    /// The operation is atomic for the atomic operations of all peers that come through the same device.
+    /// It is not atomic for the peer's processor: with most devices, Soft-RoCE among them, an addition by
+    /// [`Buffer::fetch_add_u64`](crate::Buffer::fetch_add_u64) or a store at the same time is lost, or
+    /// loses this one. A program on the peer's host that changes the word, too, posts its own atomic
+    /// operations to a queue pair that is connected to that device. Loading the word is safe.
+    ///
+    /// ```no_run
+    /// # use rust_ulp::error::Result;
+    /// # use rust_ulp::qp::Rc;
+    /// # use rust_ulp::wr::FetchAdd;
+    /// # use rust_ulp::*;
+    /// # use std::sync::atomic::Ordering;
+    /// # use std::time::Duration;
+    /// /// Reserves `n` bytes of a log of the peer's, and returns where they begin.
+    /// fn reserve(qp: &Qp<Rc>, tail: RemoteSlice, n: u64, old: &Buffer) -> Result<u64> {
+    ///     qp.post(FetchAdd::new(tail, n, old.slice(..8)?))?;
+    ///     qp.send_cq().wait(Duration::from_secs(5))?.check()?;
+    ///     old.load_u64(0, Ordering::Acquire)
+    /// }
+    /// ```
+    ///
+    /// Needs [`Access::REMOTE_ATOMIC`].
+    #[doc(alias = "RUST_ULP_WR_ATOMIC_FETCH_AND_ADD")]
+    FetchAdd: signaled, fenced; Rc
 }
 
 impl FetchAdd<'_> {
@@ -720,16 +684,10 @@ impl FetchAdd<'_> {
     }
 }
 
-send_side!(FetchAdd);
-fenced!(FetchAdd);
-impl<'a> Post<'a, Rc> for FetchAdd<'a> {}
-
-/// A receive: room for a message of the peer's, or for the notice of a write with immediate data.
-#[doc(alias = "RUST_ULP_WR_RECV")]
-#[derive(Clone, Debug)]
-#[must_use = "a request does nothing before it is posted"]
-pub struct Recv<'a> {
-    request: Request<'a>,
+request! {
+    /// A receive: room for a message of the peer's, or for the notice of a write with immediate data.
+    #[doc(alias = "RUST_ULP_WR_RECV")]
+    Recv:;
 }
 
 impl<'a> Recv<'a> {
@@ -759,5 +717,4 @@ impl<'a> Recv<'a> {
     }
 }
 
-common!(Recv);
 impl<'a, T: Transport> Post<'a, T> for Recv<'a> {}
