@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! A kernel for unit tests, in this process: enough of `/dev/rust_ulp` to connect queue pairs of
-//! one kernel with each other, by parameters or by the connection manager, and to carry their
-//! requests out at once.
+//! one kernel with each other by parameters, and to carry their requests out at once. Of the
+//! connection manager it has only waits that end with their time.
 //!
 //! It is as strict as the real one where the crate has to keep rules: sizes, flags, handles, the
 //! order of states, room in the rings. Memory is a memfd, of which buffers and rings are parts;
@@ -101,12 +101,8 @@ enum Object {
         attr: abi::AhAttr,
     },
     Srq(Srq),
-    Listener {
-        arg: abi::Listen,
-        rejected: u32,
-        requests: VecDeque<u32>,
-    },
-    Conn(Box<Conn>),
+    /// A listener, or an attempt to connect.
+    Cm,
     Buffer(Memory),
     Grant(Grant),
 }
@@ -183,41 +179,6 @@ struct Srq {
     arg: abi::SrqCreate,
     limit: u32,
     recvs: Recvs,
-}
-
-/// A request or a connection.
-#[derive(Debug)]
-struct Conn {
-    /// `CONN_*`, or 0 for one whose peer still waits.
-    state: u32,
-    local: abi::Addr,
-    peer: abi::Addr,
-    param: abi::ConnParam,
-    qp: u32,
-    peer_qp_num: u32,
-    /// The handle at the other side.
-    other: u32,
-    /// What the other side said.
-    private: Vec<u8>,
-    reject_reason: u32,
-    user_data: u64,
-}
-
-/// An address of this kernel.
-fn at_port(port: u16) -> abi::Addr {
-    let mut addr = abi::Addr {
-        family: 2,
-        port,
-        ..abi::Addr::default()
-    };
-    addr.addr[..4].copy_from_slice(&[10, 9, 0, 1]);
-    addr
-}
-
-fn private(bytes: &[u8]) -> [u8; abi::CM_PRIVATE_MAX] {
-    let mut all = [0; abi::CM_PRIVATE_MAX];
-    all[..bytes.len()].copy_from_slice(bytes);
-    all
 }
 
 /// An index of a ring.
@@ -783,89 +744,18 @@ impl Kernel {
                 Ok(())
             };
             Listen => |arg| {
-                if !(1..=1024).contains(&arg.backlog) {
-                    return Err(Errno::ERANGE);
-                }
-                if arg.addr.port == 0 {
-                    arg.addr.port = 5000 + state.next as u16;
-                }
-                if state.listener(arg.addr.port).is_some() {
-                    return Err(Errno::EADDRINUSE);
-                }
-                let requests = VecDeque::new();
-                arg.handle = state.add(Object::Listener { arg: *arg, rejected: 0, requests });
+                arg.handle = state.add(Object::Cm);
                 Ok(())
-            };
-            Accept => |arg| {
-                assert!(arg.private_len as usize <= abi::CM_REP_PRIVATE_MAX);
-                let bytes = arg.private_data[..arg.private_len as usize].to_vec();
-                let theirs = state.conn(arg.request)?.other;
-                let ours = state.conn(arg.request)?;
-                if ours.state != abi::CONN_REQUESTED {
-                    return Err(Errno::EISCONN);
-                }
-                if state.conn(theirs).is_err() {
-                    state.objects.remove(&arg.request);
-                    return Err(Errno::ECONNRESET);
-                }
-                let their_qp = state.conn(theirs)?.qp;
-                let numbers = [state.qp(arg.qp)?.arg.qp_num, state.qp(their_qp)?.arg.qp_num];
-                for (qp, number) in [(arg.qp, numbers[1]), (their_qp, numbers[0])] {
-                    let attr = &mut state.qp(qp)?.attr;
-                    (attr.qp_state, attr.dest_qp_num, attr.path_mtu) = (abi::QPS_RTS, number, 3);
-                    (attr.ah.dgid, attr.ah.sgid_index) = (gids()[1].gid, 1);
-                }
-                let ours = state.conn(arg.request)?;
-                (ours.state, ours.qp, ours.param) = (abi::CONN_ESTABLISHED, arg.qp, arg.param);
-                ours.user_data = arg.user_data;
-                let conn = state.conn(theirs)?;
-                (conn.state, conn.private) = (abi::CONN_ESTABLISHED, bytes);
-                conn.param.initiator_depth = arg.param.responder_resources;
-                conn.peer_qp_num = numbers[0];
-                for end in [theirs, arg.request] {
-                    state.happen(abi::EVENT_ESTABLISHED, end, 0);
-                }
-                Ok(())
-            };
-            Reject => |arg| {
-                assert!(arg.private_len as usize <= abi::CM_REJ_PRIVATE_MAX);
-                state.reject(arg.request, 28, &arg.private_data[..arg.private_len as usize])
             };
             Connect => |arg| {
-                assert!(arg.private_len as usize <= abi::CM_REQ_PRIVATE_MAX);
-                arg.handle = state.connect(arg)?;
+                arg.handle = state.add(Object::Cm);
                 Ok(())
             };
-            Disconnect => |arg| state.disconnect(arg.conn);
-            ConnQuery => |arg| {
-                if let Some(Object::Listener { arg: listen, rejected, requests }) =
-                    state.objects.get(&arg.conn)
-                {
-                    (arg.state, arg.local) = (abi::CONN_LISTENING, listen.addr);
-                    (arg.backlog, arg.rejected) = (listen.backlog, *rejected);
-                    arg.user_data = listen.user_data;
-                    arg.waiting = requests.len() as u32;
-                    return Ok(());
-                }
-                let conn = state.conn(arg.conn)?;
-                (arg.state, arg.local, arg.peer) = (conn.state, conn.local, conn.peer);
-                (arg.param, arg.qp, arg.peer_qp_num) = (conn.param, conn.qp, conn.peer_qp_num);
-                arg.user_data = conn.user_data;
-                if arg.state == 0 {
-                    arg.state = abi::CONN_CONNECTING;
-                }
-                Ok(())
-            };
+            GetRequest => |_arg| Err(Errno::ETIME);
+            ConnWait => |_arg| Err(Errno::ETIME);
             Destroy => |arg| {
-                if let Some(Object::Conn(conn)) = state.objects.get(&arg.handle) {
-                    match conn.state {
-                        abi::CONN_REQUESTED => return state.reject(arg.handle, 28, &[]),
-                        abi::CONN_ESTABLISHED => state.disconnect(arg.handle)?,
-                        _ => {}
-                    }
-                }
                 let needed = state.objects.values().any(|object| match object {
-                    Object::Pd | Object::Cq(_) | Object::Listener { .. } => false,
+                    Object::Pd | Object::Cq(_) | Object::Cm => false,
                     Object::Qp(qp) => {
                         let arg_of = &qp.arg;
                         let needs = [arg_of.pd, arg_of.send_cq, arg_of.recv_cq, arg_of.srq];
@@ -873,7 +763,6 @@ impl Kernel {
                     }
                     Object::Ah { pd, .. } => *pd == arg.handle,
                     Object::Srq(srq) => [srq.arg.pd, srq.arg.cq].contains(&arg.handle),
-                    Object::Conn(conn) => conn.qp == arg.handle,
                     Object::Buffer(memory) => memory.pd == arg.handle,
                     Object::Grant(grant) => grant.arg.buffer == arg.handle,
                 });
@@ -885,63 +774,6 @@ impl Kernel {
             };
         }
         Err(Errno::ENOTTY)
-    }
-
-    fn get_request(&self, arg: &mut abi::GetRequest) -> Result<(), Errno> {
-        assert_eq!(arg.size, abi::GetRequest::SIZE);
-        let end = Instant::now() + Duration::from_nanos(arg.timeout_ns);
-        loop {
-            let mut state = lock(&self.state);
-            match state.objects.get_mut(&arg.listener) {
-                Some(Object::Listener { requests, .. }) => {
-                    if let Some(handle) = requests.pop_front() {
-                        let conn = state.conn(handle)?;
-                        (arg.handle, arg.peer, arg.local) = (handle, conn.peer, conn.local);
-                        (arg.param, arg.peer_qp_num) = (conn.param, conn.peer_qp_num);
-                        // The manager pads.
-                        arg.private_len = abi::CM_REQ_PRIVATE_MAX as u32;
-                        arg.private_data = private(&conn.private);
-                        return Ok(());
-                    }
-                }
-                Some(_) => return Err(Errno::EBADFD),
-                None => return Err(Errno::ENOENT),
-            }
-            drop(state);
-            if Instant::now() >= end {
-                return Err(Errno::ETIME);
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn wait(&self, arg: &mut abi::ConnWait) -> Result<(), Errno> {
-        assert_eq!(arg.size, abi::ConnWait::SIZE);
-        let end = Instant::now().checked_add(Duration::from_nanos(arg.timeout_ns));
-        loop {
-            let mut state = lock(&self.state);
-            let conn = state.conn(arg.conn)?;
-            if conn.state != 0 {
-                arg.private_data = private(&conn.private);
-                arg.private_len = conn.private.len() as u32;
-            }
-            arg.reject_reason = conn.reject_reason;
-            match conn.state {
-                0 => {}
-                abi::CONN_REQUESTED => return Err(Errno::ENOTCONN),
-                abi::CONN_FAILED => return Err(Errno::ECONNREFUSED),
-                _ => {
-                    (arg.agreed, arg.local) = (conn.param, conn.local);
-                    arg.peer_qp_num = conn.peer_qp_num;
-                    return Ok(());
-                }
-            }
-            if end.is_some_and(|end| Instant::now() >= end) {
-                return Err(Errno::ETIME);
-            }
-            drop(state);
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     fn allocate(&self, state: &mut State, len: u64) -> u64 {
@@ -1401,14 +1233,6 @@ impl FakeKernel for Kernel {
                 drop(state);
                 return self.submit(arg);
             }
-            if let Some(arg) = arg.downcast_mut::<abi::GetRequest>() {
-                drop(state);
-                return self.get_request(arg);
-            }
-            if let Some(arg) = arg.downcast_mut::<abi::ConnWait>() {
-                drop(state);
-                return self.wait(arg);
-            }
             self.control(&mut state, arg)
         })
     }
@@ -1469,30 +1293,11 @@ impl State {
         }
     }
 
-    fn conn(&mut self, handle: u32) -> Result<&mut Conn, Errno> {
-        match self.objects.get_mut(&handle) {
-            Some(Object::Conn(conn)) => Ok(conn),
-            Some(_) => Err(Errno::EBADFD),
-            None => Err(Errno::ENOENT),
-        }
-    }
-
-    fn listener(&self, at: u16) -> Option<u32> {
-        self.objects
-            .iter()
-            .find_map(|(handle, object)| match object {
-                Object::Listener { arg, .. } if arg.addr.port == at => Some(*handle),
-                _ => None,
-            })
-    }
-
     /// The value that the maker of an object gave it.
     fn user_data(&self, handle: u32) -> u64 {
         match self.objects.get(&handle) {
             Some(Object::Qp(qp)) => qp.arg.user_data,
             Some(Object::Grant(grant)) => grant.arg.user_data,
-            Some(Object::Listener { arg, .. }) => arg.user_data,
-            Some(Object::Conn(conn)) => conn.user_data,
             _ => 0,
         }
     }
@@ -1513,89 +1318,6 @@ impl State {
         if let Some(mut teller) = self.teller.as_deref() {
             teller.write_all(&1u64.to_ne_bytes()).unwrap();
         }
-    }
-
-    /// Begins an attempt, and returns its handle.
-    fn connect(&mut self, arg: &abi::Connect) -> Result<u32, Errno> {
-        if self.qp(arg.qp)?.attr.qp_state != abi::QPS_INIT {
-            return Err(Errno::EISCONN);
-        }
-        let number = self.qp(arg.qp)?.arg.qp_num;
-        let conn = |state, other, qp, local, peer, peer_qp_num, user_data| {
-            Object::Conn(Box::new(Conn {
-                state,
-                local,
-                peer,
-                param: arg.param,
-                qp,
-                peer_qp_num,
-                other,
-                private: arg.private_data[..arg.private_len as usize].to_vec(),
-                reject_reason: 0,
-                user_data,
-            }))
-        };
-        let ours = self.next + 1;
-        let (from, to) = (at_port(40000), arg.dst);
-        self.add(conn(0, ours + 1, arg.qp, from, to, 0, arg.user_data));
-        let listener = self.listener(arg.dst.port);
-        let Some(Object::Listener {
-            arg: listen,
-            rejected,
-            requests,
-        }) = listener.and_then(|listener| self.objects.get_mut(&listener))
-        else {
-            self.refuse_attempt(ours, 8, &[]);
-            return Ok(ours);
-        };
-        if requests.len() as u32 >= listen.backlog {
-            *rejected += 1;
-            self.refuse_attempt(ours, 28, &[]);
-            return Ok(ours);
-        }
-        requests.push_back(ours + 1);
-        let waiting = requests.len() as u32;
-        self.add(conn(abi::CONN_REQUESTED, ours, 0, to, from, number, 0));
-        self.happen(
-            abi::EVENT_CONNECT_REQUEST,
-            listener.unwrap_or_default(),
-            waiting,
-        );
-        Ok(ours)
-    }
-
-    /// Ends the attempt `handle`, if it is there.
-    fn refuse_attempt(&mut self, handle: u32, reason: u32, bytes: &[u8]) {
-        if let Ok(conn) = self.conn(handle) {
-            (conn.reject_reason, conn.private) = (reason, bytes.to_vec());
-            (conn.state, conn.qp) = (abi::CONN_FAILED, 0);
-            let errno = Errno::ECONNREFUSED as u32;
-            self.happen(abi::EVENT_CONNECT_FAILED, handle, errno);
-        }
-    }
-
-    /// Ends a request, and tells the other side.
-    fn reject(&mut self, request: u32, reason: u32, bytes: &[u8]) -> Result<(), Errno> {
-        let theirs = self.conn(request)?.other;
-        self.objects.remove(&request);
-        self.refuse_attempt(theirs, reason, bytes);
-        Ok(())
-    }
-
-    fn disconnect(&mut self, handle: u32) -> Result<(), Errno> {
-        if self.conn(handle)?.state != abi::CONN_ESTABLISHED {
-            return Err(Errno::ENOTCONN);
-        }
-        let other = self.conn(handle)?.other;
-        for end in [handle, other] {
-            let Ok(conn) = self.conn(end) else { continue };
-            conn.state = abi::CONN_DISCONNECTED;
-            let qp = conn.qp;
-            self.qp(qp)?.attr.qp_state = abi::QPS_ERR;
-            self.expire(qp);
-        }
-        self.happen(abi::EVENT_DISCONNECTED, other, 0);
-        Ok(())
     }
 
     /// The first receive of a queue pair, or of its shared queue.

@@ -11,7 +11,9 @@ use rust_ulp::error::{CompletionError, ErrorKind};
 use rust_ulp::events::EventKind;
 use rust_ulp::grant::{GrantOptions, GrantState};
 use rust_ulp::memory::BufferKind;
-use rust_ulp::qp::{AckTimeout, QpAttr, Rc, Retries, RnrRetries, RnrTimer, TrafficClass, Uc, Ud};
+use rust_ulp::qp::{
+    AckTimeout, QpAttr, QpState, Rc, Retries, RnrRetries, RnrTimer, TrafficClass, Uc, Ud,
+};
 use rust_ulp::uring::{Ring, RingBuilder};
 use rust_ulp::wr::{CompareSwap, FetchAdd, Read, Recv, Send, SendTo, Write};
 use rust_ulp::{
@@ -85,7 +87,15 @@ pub fn run(r: &mut Report) {
     unreliable(r, &a, &b);
     invalidating(r, &a, &b);
     for part in [
-        datagrams, shared, events, manager, unfinished, files, rings, memory,
+        datagrams,
+        shared,
+        events,
+        manager,
+        manager_refuses,
+        unfinished,
+        files,
+        rings,
+        memory,
     ] {
         part(r, &a, &b);
     }
@@ -444,21 +454,27 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
                 .mtu(rust_ulp::Mtu::B512)
                 .timeout(AckTimeout::at_least(SHORT));
             qp = qp.rd_atomic(3).rnr_retry(RnrRetries::new(2)?);
+            qp = qp.retry_cnt(Retries::new(3)?);
             let ours = qp.traffic_class(TrafficClass::from_dscp(10)?).build()?;
             let (theirs, ours) = std::thread::scope(|scope| {
                 let acceptor = scope.spawn(|| -> R<_> {
                     let request = listener.next_request(hang())?;
-                    let asked = (request.params(), request.private().message()?.data);
+                    let private = request.private();
+                    let said = (private.message()?.data, private.raw().len());
+                    let asked = (request.params(), said, request.peer_qp_num());
                     let options = cm::AcceptOptions::new().grant(&grant).data(b"welcome");
                     Ok((request.accept(theirs, &options)?, asked))
                 });
                 let options = cm::ConnectOptions::new().data(b"me").timeout(hang());
-                let ours = ours.connect_cm(addr, &options);
+                let ours = ours.connect_cm(addr, &options.flow_control());
                 (acceptor.join(), ours)
             });
             let ours = ours?;
-            let (theirs, (asked, said)) = theirs.map_err(|_| Error::NotConnected)??;
+            let (theirs, (asked, (said, padded), number)) =
+                theirs.map_err(|_| Error::NotConnected)??;
             let dst = ours.private().grant(0)?;
+            let other = ours.private().grant(1).err().map(|error| error.kind());
+            let agreed = [ours.params(), theirs.params()].map(|p| (p.responder, p.initiator));
             ours.qp()
                 .post(Write::inline_bytes(b"by the manager", dst).imm(1))?;
             let came = next(&b.cq, Opcode::RecvWriteImm)?;
@@ -487,7 +503,18 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
                         (b"me", b"welcome"),
                     )
                 })
+                // Its end of the private data is zeros.
+                .and_then(|()| equal("bytes of private data", padded, 56))
                 .and_then(|()| equal("asked for", (asked.responder, asked.initiator), (3, 3)))
+                .and_then(|()| {
+                    let retries = (asked.retry_cnt.count(), asked.rnr_retry.count());
+                    equal("retries asked for", retries, (3, Some(2)))
+                })
+                .and_then(|()| check("flow control is asked for", asked.flow_control))
+                .and_then(|()| equal("the asking queue pair", number, ends.0.qp_num))
+                .and_then(|()| equal("agreed", agreed, [(3, 3); 2]))
+                .and_then(|()| equal("rights", dst.access(), Some(Access::REMOTE_WRITE)))
+                .and_then(|()| equal("a second grant", other, Some(ErrorKind::InvalidInput)))
                 .and_then(|()| equal("MTU", info.path_mtu, Some(rust_ulp::Mtu::B512)))
                 .and_then(|()| equal("RNR retries of the peer", told, Some(2)))
                 .and_then(|()| equal("traffic class", info.path.traffic_class.dscp(), 10))
@@ -507,20 +534,30 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
             let ours = a.qp().build()?;
             ours.post_recv(Recv::empty())?;
             let (rejected, refused) = std::thread::scope(|scope| {
-                let rejecter = scope.spawn(|| listener.next_request(hang())?.reject(b"not today"));
-                let refused = ours.connect_cm(addr, &cm::ConnectOptions::new().timeout(hang()));
+                let rejecter = scope.spawn(|| -> R<_> {
+                    let request = listener.next_request(hang())?;
+                    let said = request.private().message().err();
+                    request.reject(b"not today")?;
+                    Ok(said.map(|error| matches!(error, Error::Wire(_))))
+                });
+                let options = cm::ConnectOptions::new().raw(b"another form");
+                let refused = ours.connect_cm(addr, &options.timeout(hang()));
                 (rejecter.join(), refused)
             });
-            rejected.map_err(|_| Error::NotConnected)??;
+            let is_wire = rejected.map_err(|_| Error::NotConnected)??;
             let Err(error) = refused else {
                 return Ok(Err("it connected".to_owned()));
             };
             let rejection = error.rejection().cloned();
+            let text = error.to_string();
             drop(listener);
             let ours = error.into_qp();
             let left = ours.query()?;
             let nobody = ours.connect_cm(addr, &cm::ConnectOptions::new().timeout(hang()));
-            let nobody = nobody.err().and_then(|error| error.rejection().cloned());
+            let nobody = nobody.err().map(Error::from);
+            let nobody = nobody.ok_or(Error::NotConnected)?;
+            let hint = (nobody.is_retryable(), nobody.errno());
+            let words = nobody.to_string().contains("nobody listens");
             Ok(match rejection {
                 Some(rejection) => equal("why", rejection.reason, cm::RejectReason::Program)
                     .and_then(|()| {
@@ -528,10 +565,16 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
                     }),
                 None => Err("it was no rejection".to_owned()),
             }
-            .and_then(|()| equal("its receives", left.recvs_in_flight, 1))
             .and_then(|()| {
-                let reason = nobody.map(|rejection| rejection.reason);
-                equal("nobody listens", reason, Some(cm::RejectReason::NoListener))
+                let named = text.contains("reason 28") && text.contains(&addr.to_string());
+                check("the text has reason and address", named)
+            })
+            .and_then(|()| equal("data of another form", is_wire, Some(true)))
+            .and_then(|()| equal("its receives", left.recvs_in_flight, 1))
+            .and_then(|()| check("nobody listens: it says so", words))
+            .and_then(|()| {
+                let refused = Some(libc::ECONNREFUSED);
+                equal("nobody listens", hint, (true, refused))
             }))
         },
     );
@@ -546,15 +589,16 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
         |_, _| {
             let (a, b) = (&a2, &b2);
             let listener = cm::Listener::bind_with(&b.dev, any, 4, 5)?;
-            let options = cm::ConnectOptions::new().user_data(6);
+            let options = cm::ConnectOptions::new().data(b"later").user_data(6);
             let ours = a.qp().build()?;
             let ours = ours.begin_connect_cm(listener.local_addr(), &options)?;
             let (asked, wanted) = (b.dev.events(), a.dev.events());
             let request = asked.wait(hang())?;
             let first = (request.kind, request.user_data, request.is_about(&listener));
             let state = ours.state()?;
-            let options = cm::AcceptOptions::new().user_data(7);
+            let options = cm::AcceptOptions::new().data(b"welcome").user_data(7);
             let theirs = listener.next_request(Duration::ZERO)?;
+            let later = theirs.private().message()?.data;
             let theirs = theirs.begin_accept(b.qp().build()?, &options)?;
             let ends = [
                 (wanted.wait(hang())?, &ours, 6),
@@ -572,16 +616,35 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
             theirs.qp().post_recv(Recv::empty().wr_id(3))?;
             ours.qp().post(Send::empty())?;
             let came = next(&b.cq, Opcode::Recv)?.wr_id;
+            let welcome = ours.private().message()?.data;
+            // It ends at both sides when one is dropped.
+            let survivor = ours.qp().clone();
+            drop(ours);
+            let end = asked.wait(hang())?;
+            let end = (end.kind, end.user_data, end.is_about(&theirs));
+            let states = (theirs.query()?.state, survivor.query()?.state);
+            let again = theirs.disconnect().err().ok_or(Error::NotConnected)?;
             let waiting = EventKind::ConnectRequest { waiting: 1 };
             Ok(equal("the request", first, (waiting, 5, true))
                 .and_then(|()| equal("until then", state, cm::State::Connecting))
                 .and_then(|()| equal("both are told", told, [true; 2]))
                 .and_then(|()| {
-                    let own = (theirs.qp().qp_num(), ours.qp().qp_num());
+                    let own = (theirs.qp().qp_num(), survivor.qp_num());
                     equal("they have each other", numbers, own)
                 })
                 .and_then(|()| equal("their values", values, (6, 7)))
-                .and_then(|()| equal("a message", came, 3)))
+                .and_then(|()| equal("a message", came, 3))
+                .and_then(|()| {
+                    let said = (&later[..], &welcome[..]);
+                    equal("what was said", said, (b"later", b"welcome"))
+                })
+                .and_then(|()| equal("the end", end, (EventKind::Disconnected, 7, true)))
+                .and_then(|()| {
+                    let want = (cm::State::Disconnected, QpState::Err);
+                    equal("states after it", states, want)
+                })
+                .and_then(|()| equal("ending it again", again.errno(), Some(libc::ENOTCONN)))
+                .and_then(|()| check("it says so", again.to_string().contains("has ended"))))
         },
     );
     case(
@@ -603,6 +666,146 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
                 let errno = taken.err().and_then(|error| error.errno());
                 equal("the port is taken", errno, Some(libc::EADDRINUSE))
             }))
+        },
+    );
+}
+
+/// Attempts that fail, limits of a listener, and what private data takes.
+fn manager_refuses(r: &mut Report, a: &Host, b: &Host) {
+    let Some(any) = r.need("an address", || address(b, 0)) else {
+        return;
+    };
+    let options = cm::ConnectOptions::new();
+    case(
+        r,
+        "CM: attempts for which nobody waits fail, and say why",
+        (a, b),
+        |a, b| {
+            let listener = cm::Listener::bind(&b.dev, any, 4)?;
+            let addr = listener.local_addr();
+            let begin = || -> R<_> { Ok(a.qp().build()?.begin_connect_cm(addr, &options)?) };
+            let failed = |pending: cm::Pending| -> R<_> {
+                while pending.state()? == cm::State::Connecting {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                let state = pending.state()?;
+                let error = pending.finish(Duration::ZERO).err();
+                let rejection = error.and_then(|error| error.rejection().cloned());
+                Ok((state, rejection))
+            };
+            let rejected = begin()?;
+            listener.next_request(hang())?.reject(b"no")?;
+            let rejected = failed(rejected)?;
+            let dropped = begin()?;
+            drop(listener.next_request(hang())?);
+            let dropped = failed(dropped)?;
+            let timed_out = begin()?.finish(SHORT).err();
+            let timed_out = timed_out.map(|error| error.error().kind());
+            drop(listener);
+            let nobody = failed(begin()?)?;
+            let said = rejected.1.as_ref().map(|it| it.private.raw()[..2].to_vec());
+            let program = cm::RejectReason::Program;
+            let reasons = [&rejected, &dropped, &nobody].map(|(state, rejection)| {
+                let reason = rejection.as_ref().map(|it| it.reason);
+                (*state, reason)
+            });
+            let want = [program, program, cm::RejectReason::NoListener];
+            let want = want.map(|reason| (cm::State::Failed, Some(reason)));
+            Ok(equal("rejected, dropped, nobody there", reasons, want)
+                .and_then(|()| equal("what was said", said.as_deref(), Some(&b"no"[..])))
+                .and_then(|()| equal("not taken", timed_out, Some(ErrorKind::TimedOut))))
+        },
+    );
+    case(
+        r,
+        "CM: accepting a request whose sender has gone: ECONNRESET",
+        (a, b),
+        |a, b| {
+            let listener = cm::Listener::bind(&b.dev, any, 4)?;
+            let addr = listener.local_addr();
+            let gone = a.qp().build()?.begin_connect_cm(addr, &options)?;
+            let late = listener.next_request(hang())?;
+            drop(gone);
+            // What is sent after the word that it is gone has come, too.
+            let next = a.qp().build()?.begin_connect_cm(addr, &options)?;
+            let request = listener.next_request(hang())?;
+            let error = late.accept(b.qp().build()?, &cm::AcceptOptions::new());
+            let Err(error) = error else {
+                return Ok(Err("it connected".to_owned()));
+            };
+            let errno = error.error().errno();
+            let state = error.into_qp().query()?.state;
+            drop((request, next));
+            Ok(equal("the error", errno, Some(libc::ECONNRESET))
+                .and_then(|()| equal("its queue pair", state, QpState::Init)))
+        },
+    );
+    case(
+        r,
+        "CM: a listener keeps its backlog, and counts the others",
+        (a, b),
+        |a, b| {
+            let none = cm::Listener::bind(&b.dev, any, 0);
+            let none = none.err().and_then(|error| error.errno());
+            let listener = cm::Listener::bind(&b.dev, any, 2)?;
+            let addr = listener.local_addr();
+            let begin = || -> R<_> { Ok(a.qp().build()?.begin_connect_cm(addr, &options)?) };
+            let (one, two) = (begin()?, begin()?);
+            while listener.query()?.waiting != 2 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let third = begin()?.finish(hang()).err();
+            let third = third.map(|error| error.rejection().is_some());
+            let info = listener.query()?;
+            let numbers = (info.waiting, info.backlog, info.rejected);
+            // A queue pair of another file than the listener's; too long a word.
+            let other = listener.next_request(hang())?;
+            let other = other.accept(a.qp().build()?, &cm::AcceptOptions::new());
+            let other = other.err().and_then(|error| error.error().errno());
+            let long = listener.next_request(hang())?.reject(&[0; 149]).err();
+            let long = matches!(
+                long,
+                Some(Error::TooMany {
+                    count: 149,
+                    max: 148,
+                    ..
+                })
+            );
+            let ended = [one, two].map(|pending| pending.finish(hang()).err());
+            let ended = ended.map(|error| error.is_some_and(|e| e.rejection().is_some()));
+            Ok(equal("no backlog", none, Some(libc::ERANGE))
+                .and_then(|()| equal("the third is rejected", third, Some(true)))
+                .and_then(|()| equal("waiting, backlog, rejected", numbers, (2, 2, 1)))
+                .and_then(|()| equal("another file", other, Some(libc::EXDEV)))
+                .and_then(|()| check("149 bytes of a rejection: TooMany", long))
+                .and_then(|()| equal("both are rejected then", ended, [true; 2])))
+        },
+    );
+    case(
+        r,
+        "CM: more private data than a request carries: TooMany",
+        (a, b),
+        |a, _| {
+            let grant = a.pd.alloc_buffer(4096)?;
+            let grant = grant.grant(.., Access::REMOTE_READ)?;
+            let options = options.clone().grant(&grant).grant(&grant);
+            // Two grants leave four bytes.
+            let long = a
+                .qp()
+                .build()?
+                .begin_connect_cm(any, &options.data(b"12345"));
+            let Err(error) = long else {
+                return Ok(Err("it began".to_owned()));
+            };
+            let is_it = matches!(
+                error.error(),
+                Error::TooMany {
+                    count: 57,
+                    max: 56,
+                    ..
+                }
+            );
+            Ok(check(error.to_string(), is_it))
         },
     );
 }

@@ -2,7 +2,8 @@
 
 //! `ulp-test tasks`: a stream between tasks of tokio or of smol that drop futures all the time:
 //! attempts to connect, waits, reads, writes and requests. Nothing breaks, and every byte arrives.
-//! Then a write, a read and messages over a connection by the RDMA connection manager.
+//! Then the same with attempts by the RDMA connection manager, and a write, a read and messages over
+//! a connection.
 
 use rust_ulp::qp::Rc;
 use rust_ulp::tcp::Listener;
@@ -10,6 +11,7 @@ use rust_ulp::wr::{Read, Recv, Send, Write};
 use rust_ulp::{cm, Access, AsyncCq, AsyncRequests, Buffer, Device, PreparedQp};
 use rust_ulp_extra::stream::{PreparedReceiver, PreparedSender, ENTRIES};
 use std::future::{poll_fn, Future};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::task::Poll;
@@ -21,6 +23,8 @@ const LONG: Duration = Duration::from_secs(30);
 const BYTES: u32 = 300_000;
 const ATTEMPTS: usize = 16;
 const MESSAGE: &[u8] = b"hello task";
+/// The private data of the attempt by the connection manager that is not dropped.
+const LAST: &[u8] = b"last";
 const USAGE: &str = "usage: ulp-test tasks tokio|smol [listen] ADDR:PORT";
 
 /// Runs one end of the stream.
@@ -190,8 +194,21 @@ async fn listen_by_manager(addr: &str) -> Result<()> {
     let written = requests.post(&qp, Recv::empty())?;
     let told = requests.post(&qp, Recv::empty())?;
     let listener = cm::Listener::bind(&dev, addr.parse()?, 4)?;
-    let request = listener.requests()?.next_request().await?;
+    let mut waiting = listener.requests()?;
     let options = cm::AcceptOptions::new().timeout(LONG).grant(&grant);
+    let mut dropped = 0;
+    let request = loop {
+        // A wait that is dropped has taken nobody.
+        polled(0, waiting.next_request()).await;
+        let request = waiting.next_request().await?;
+        if request.private().message().is_ok_and(|it| it.data == LAST) {
+            break request;
+        }
+        let qp = pd.qp_builder::<Rc>(&cq).build()?;
+        polled(dropped % 3, request.accept_async(qp, &options)).await;
+        dropped += 1;
+    };
+    println!("{dropped} attempts by the manager were dropped");
     let connection = request.accept_async(qp, &options).await?;
     written.await?.check()?;
     tell(&buf)?;
@@ -205,12 +222,36 @@ async fn connect_by_manager(addr: &str) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(4096)?;
     let requests = AsyncRequests::new(&cq)?;
-    let options = cm::ConnectOptions::new().timeout(LONG);
+    let (addr, options) = (addr.parse()?, cm::ConnectOptions::new().timeout(LONG));
+    // Two that come to nothing: nobody takes the one, and nobody listens at the other's address.
+    let own = dev
+        .default_gid()?
+        .gid
+        .ipv4()
+        .ok_or("the GID is no IPv4 address")?;
+    let listener = cm::Listener::bind(&dev, SocketAddr::new(own.into(), 0), 1)?;
+    let hasty = cm::ConnectOptions::new().timeout(Duration::from_millis(100));
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
+    let late = qp.connect_cm_async(listener.local_addr(), &hasty).await;
+    let Err(late) = late else {
+        return Err("nobody accepted, and it is connected".into());
+    };
+    println!("not taken: {:?}", late.error().kind());
+    let closed = listener.local_addr();
+    drop(listener);
+    let nobody = late.into_qp().connect_cm_async(closed, &options).await;
+    let reason = nobody.err().and_then(|e| Some(e.rejection()?.reason));
+    println!("nobody listens: {reason:?}");
+    for polls in 0..ATTEMPTS {
+        let qp = pd.qp_builder::<Rc>(&cq).build()?;
+        polled(polls / 4, qp.connect_cm_async(addr, &options)).await;
+    }
+    let options = options.data(LAST);
     // The other end may not listen yet.
     let (connection, answer) = loop {
         let qp = pd.qp_builder::<Rc>(&cq).build()?;
         let answer = requests.post(&qp, Recv::empty())?;
-        match qp.connect_cm_async(addr.parse()?, &options).await {
+        match qp.connect_cm_async(addr, &options).await {
             Ok(connection) => break (connection, answer),
             Err(error) if error.rejection().is_some() => {}
             Err(error) => return Err(error.into()),

@@ -700,52 +700,6 @@ fn a_silent_peer_has_its_time_in_a_task_too() {
     });
 }
 
-#[test]
-fn tasks_connect_by_the_manager() {
-    on_each(async || {
-        let kernel = Kernel::new();
-        let ((here, a), (there, b)) = (prepared(&kernel), prepared(&kernel));
-        let _ = here;
-        let addr = "10.9.0.1:7174".parse().unwrap();
-        let listener = cm::Listener::bind(&there, addr, 4).unwrap();
-        let mut requests = listener.requests().unwrap();
-        let accept = async {
-            assert!(within(NOW, requests.next_request()).await.is_none());
-            let request = next(&mut requests).await.unwrap().unwrap();
-            sleep(NOW).await;
-            let options = cm::AcceptOptions::new().data(b"yes");
-            send(request.accept_async(b, &options)).await.unwrap()
-        };
-        let connect = async {
-            sleep(NOW * 2).await;
-            let options = cm::ConnectOptions::new().timeout(SOON);
-            send(a.connect_cm_async(addr, &options)).await.unwrap()
-        };
-        let (ours, theirs) = both(accept, connect).await;
-        assert_eq!(theirs.private().message().unwrap().data, b"yes");
-        ours.qp().post_recv(Recv::empty()).unwrap();
-        theirs.qp().post(Send::empty()).unwrap();
-        drop((ours, theirs));
-        // Rejected, and too late.
-        let (_here, a) = prepared(&kernel);
-        let options = cm::ConnectOptions::new().timeout(NOW * 4);
-        let reject = async { next(&mut requests).await.unwrap().unwrap().reject(b"no") };
-        let (error, rejected) = both(a.connect_cm_async(addr, &options), reject).await;
-        rejected.unwrap();
-        let error = error.unwrap_err();
-        assert_eq!(error.rejection().unwrap().private.raw(), b"no");
-        let objects = kernel.objects();
-        let error = error.into_qp().connect_cm_async(addr, &options).await;
-        let error = error.unwrap_err();
-        assert!(matches!(error.error(), Error::Timeout { .. }), "{error}");
-        // The attempt was given up: the listener alone has the request.
-        assert_eq!(kernel.objects(), objects + 1);
-        kernel.remove();
-        let error = next(&mut requests).await.unwrap();
-        drop(error);
-    });
-}
-
 // --- futures that are dropped -----------------------------------------------------------------------
 
 /// Polls the future up to `count` times, whenever it is woken, and drops it. Returns what it
@@ -805,41 +759,5 @@ fn connecting_can_be_dropped_at_any_time() {
         let connect = qp().connect_tcp_async(&addrs, &[], TcpOptions::new());
         let (_theirs, ours) = both(accept, connect).await;
         drop(ours.unwrap());
-    });
-}
-
-#[test]
-fn the_manager_s_attempts_can_be_dropped_at_any_time() {
-    on_each(async || {
-        let kernel = Kernel::new();
-        let (device, _qp) = prepared(&kernel);
-        let addr = "10.9.0.1:7174".parse().unwrap();
-        let listener = cm::Listener::bind(&device, addr, 64).unwrap();
-        let mut requests = listener.requests().unwrap();
-        let cq = device.create_cq(64).unwrap();
-        let pd = device.alloc_pd().unwrap();
-        let qp = || pd.qp_builder::<Rc>(&cq).build().unwrap();
-        let objects = kernel.objects();
-        for (connects, accepts) in (0..4).flat_map(|n| [(n, 99), (99, n), (n, n)]) {
-            let accept = async {
-                let request = within(NOW * 2, requests.next_request()).await?.unwrap();
-                polled(
-                    accepts,
-                    request.accept_async(qp(), &cm::AcceptOptions::new()),
-                )
-                .await
-            };
-            let options = cm::ConnectOptions::new().timeout(NOW * 4);
-            let connect = polled(connects, qp().connect_cm_async(addr, &options));
-            drop(both(accept, connect).await);
-            while let Ok(request) = listener.next_request(Duration::ZERO) {
-                drop(request);
-            }
-            assert_eq!(
-                kernel.objects(),
-                objects,
-                "after {connects} and {accepts} polls"
-            );
-        }
     });
 }
