@@ -15,7 +15,7 @@ use crate::srq::Srq;
 use crate::sync::Cache;
 use crate::sys::{self, Command};
 use crate::transport::Transport;
-use crate::wr::{Local, Post, Recv, Request, RequestFor, Target};
+use crate::wr::{elsewhere, Data, Local, Post, Recv, Request, RequestFor, Target};
 use nix::errno::Errno;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -47,6 +47,34 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
+    /// Adds a request of any kind, with what it has outside of its struct.
+    #[inline(never)]
+    fn push_other(&mut self, target: &Target<'_>, request: Request<'_>) -> Result<()> {
+        let mut wr = request.encode(target)?;
+        match (&request.local, wr.num_sge) {
+            (Local::Many(slices), 2..) => {
+                wr.sge.offset = self.sges.len() as u64;
+                self.sges.extend(slices.iter().map(LocalSlice::sge));
+            }
+            (Local::Bytes(inline), 1) => {
+                wr.sge.offset = self.bytes.len() as u64;
+                self.bytes.extend_from_slice(inline);
+            }
+            _ => {}
+        }
+        self.wrs.push(wr);
+        match request.local {
+            Local::One(slice) => self.keep.push(slice.into_buffer()),
+            Local::Many(slices) => {
+                let buffers = slices.iter().map(|slice| slice.buffer().clone());
+                self.keep.extend(buffers);
+            }
+            Local::None | Local::Bytes(_) => {}
+        }
+        self.addresses.extend(request.to.map(|to| to.ah));
+        Ok(())
+    }
+
     /// Makes the requests point at their elements and inline bytes, which stand in here.
     fn point(&mut self) {
         for wr in &mut self.wrs {
@@ -148,6 +176,15 @@ pub(crate) fn refused_error(index: u32, errno: Errno) -> Error {
     }
 }
 
+#[cold]
+fn too_many_requests(max: u32) -> Error {
+    Error::TooMany {
+        what: "requests",
+        count: u64::from(max).saturating_add(1),
+        max: max.into(),
+    }
+}
+
 /// A batch of one queue pair or of many, for requests that borrow for `'a`.
 #[derive(Debug)]
 struct Core<'a> {
@@ -169,48 +206,32 @@ impl<'a> Core<'a> {
         }
     }
 
+    #[inline]
     fn storage(&mut self) -> &mut Storage {
         self.storage.get_or_insert_default()
     }
 
+    // Takes the request apart at once, so that its parts need not be in memory. See `Head::encode`.
+    #[inline(always)]
     fn push(&mut self, target: &Target<'_>, request: Request<'a>) -> Result<()> {
+        let Request { head, local, to } = request;
+        if !Arc::ptr_eq(target.device, self.device) {
+            return Err(elsewhere());
+        }
         let max = self.device.limits().max_batch;
-        let Storage {
-            wrs,
-            sges,
-            bytes,
-            keep,
-            addresses,
-        } = self.storage();
-        if wrs.len() >= max as usize {
-            return Err(Error::TooMany {
-                what: "requests",
-                count: u64::from(max).saturating_add(1),
-                max: max.into(),
-            });
+        let storage = self.storage();
+        if storage.wrs.len() >= max as usize {
+            return Err(too_many_requests(max));
         }
-        let mut wr = request.encode(target)?;
-        match (&request.local, wr.num_sge) {
-            (Local::Many(slices), 2..) => {
-                wr.sge.offset = sges.len() as u64;
-                sges.extend(slices.iter().map(LocalSlice::sge));
+        match (local, to) {
+            (Local::One(slice), None) => {
+                let wr = head.encode(Data::of_one(&slice, target), target)?;
+                storage.wrs.push(wr);
+                storage.keep.push(slice.into_buffer());
+                Ok(())
             }
-            (Local::Bytes(inline), 1) => {
-                wr.sge.offset = bytes.len() as u64;
-                bytes.extend_from_slice(inline);
-            }
-            _ => {}
+            (local, to) => storage.push_other(target, Request { head, local, to }),
         }
-        wrs.push(wr);
-        match request.local {
-            Local::One(slice) => keep.push(slice.into_buffer()),
-            Local::Many(slices) => keep.extend(slices.iter().map(|slice| slice.buffer().clone())),
-            Local::None | Local::Bytes(_) => {}
-        }
-        if let Some(to) = request.to {
-            addresses.push(to.ah);
-        }
-        Ok(())
     }
 
     fn len(&self) -> usize {
@@ -274,6 +295,7 @@ impl<'a, T: Transport> QpBatch<'a, T> {
     /// Those of a request that can be told before it is posted: [`Error::Range`],
     /// [`Error::Access`], [`Error::Misaligned`], [`Error::TooMany`] and the like. The batch is then
     /// as it was.
+    #[inline]
     pub fn push(&mut self, request: impl Post<'a, T>) -> Result<()> {
         self.core.push(&self.qp.target(), request.into())
     }
@@ -353,9 +375,9 @@ impl<'a> DeviceBatch<'a> {
     /// # Errors
     ///
     /// As [`QpBatch::push`]; [`Error::Sys`] with `ENOENT` for a queue pair of another `Device`.
+    #[inline]
     pub fn push<Q, R: RequestFor<'a, Q>>(&mut self, qp: Q, request: R) -> Result<()> {
         let target = R::target(&qp);
-        self.check(&target)?;
         self.core.push(&target, request.into())
     }
 
@@ -364,16 +386,6 @@ impl<'a> DeviceBatch<'a> {
     pub(crate) fn requests(&mut self) -> (&Arc<DeviceInner>, &mut Storage) {
         let storage = self.core.storage.get_or_insert_default();
         (self.core.device, storage)
-    }
-
-    fn check(&self, target: &Target<'_>) -> Result<()> {
-        if Arc::ptr_eq(target.device, self.core.device) {
-            return Ok(());
-        }
-        Err(Error::Sys {
-            call: abi::Submit::NAME,
-            errno: libc::ENOENT,
-        })
     }
 
     /// Returns the number of requests in it.

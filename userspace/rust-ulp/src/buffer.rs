@@ -492,6 +492,7 @@ impl LocalSlice {
         Ok(bytes)
     }
 
+    #[inline]
     pub(crate) fn device(&self) -> &Arc<DeviceInner> {
         self.buffer.device()
     }

@@ -30,10 +30,12 @@ impl Object {
         }
     }
 
+    #[inline]
     pub(crate) fn handle(&self) -> u32 {
         self.handle
     }
 
+    #[inline]
     pub(crate) fn life(&self) -> &Arc<()> {
         &self.life
     }

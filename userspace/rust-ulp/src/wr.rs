@@ -36,11 +36,17 @@ pub(crate) enum Local<'a> {
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct Request<'a> {
+    pub(crate) head: Head,
+    pub(crate) local: Local<'a>,
+    pub(crate) to: Option<Destination>,
+}
+
+/// What a request has besides its data and its receiver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
     user_data: u64,
     timeout_ns: u64,
-    pub(crate) local: Local<'a>,
     remote: Option<RemoteSlice>,
-    pub(crate) to: Option<Destination>,
     /// Of an atomic operation.
     args: abi::WrArgs,
     needed: Access,
@@ -55,32 +61,35 @@ const _: () = assert!(size_of::<Request<'_>>() <= 128);
 impl<'a> Request<'a> {
     #[inline]
     fn new(opcode: u8, local: Local<'a>) -> Self {
-        Self {
+        let head = Head {
             user_data: 0,
             timeout_ns: 0,
-            local,
             remote: None,
-            to: None,
             args: abi::WrArgs::default(),
             needed: Access::empty(),
             imm_data: 0,
             flags: abi::SEND_SIGNALED,
             opcode,
+        };
+        Self {
+            head,
+            local,
+            to: None,
         }
     }
 
     #[inline]
     fn remote(mut self, remote: RemoteSlice, needed: Access) -> Self {
-        self.remote = Some(remote);
-        self.needed = needed;
+        self.head.remote = Some(remote);
+        self.head.needed = needed;
         self
     }
 
     /// Sets the number by which its completion is waited for, and makes it signaled.
     #[inline]
     pub(crate) fn tracked(mut self, wr_id: u64) -> Self {
-        self.user_data = wr_id;
-        if self.opcode != abi::WR_RECV {
+        self.head.user_data = wr_id;
+        if self.head.opcode != abi::WR_RECV {
             self.flag(abi::SEND_SIGNALED, true);
         }
         self
@@ -88,22 +97,22 @@ impl<'a> Request<'a> {
 
     #[cfg(any(feature = "smol", feature = "tokio"))]
     pub(crate) fn is_receive(&self) -> bool {
-        self.opcode == abi::WR_RECV
+        self.head.opcode == abi::WR_RECV
     }
 
     #[inline]
     fn timeout(&mut self, timeout: Duration) {
         let ns = u64::try_from(timeout.as_nanos()).unwrap_or(abi::TIMEOUT_INFINITE);
-        self.timeout_ns = ns.max(1);
+        self.head.timeout_ns = ns.max(1);
         self.flag(abi::REQUEST_TIMEOUT, true);
     }
 
     #[inline]
     fn flag(&mut self, flag: u16, on: bool) {
         if on {
-            self.flags |= flag;
+            self.head.flags |= flag;
         } else {
-            self.flags &= !flag;
+            self.head.flags &= !flag;
         }
     }
 
@@ -111,122 +120,200 @@ impl<'a> Request<'a> {
     /// elements, `wr.sge.offset` is left for the caller to fill in.
     #[inline]
     pub(crate) fn encode(&self, target: &Target<'_>) -> Result<abi::Wr> {
-        // The same number may name another object there.
-        let is_here = |device| Arc::ptr_eq(device, target.device);
-        let mut flags = self.flags;
-        let (len, all_here, num_sge, sge) = match &self.local {
-            Local::None => (0, true, 0, abi::Sge::default()),
-            Local::One(slice) | Local::Many([slice]) => {
-                let is_here = is_here(slice.device());
-                (slice.len() as u64, is_here, 1, slice.sge())
-            }
-            Local::Many(slices) => {
-                let max_sge = target.device.limits().max_sge.min(u8::MAX.into());
-                at_most(max_sge, "elements", slices.len() as u64)?;
-                let lens = slices.iter().map(|slice| slice.len() as u64);
-                let len = lens.fold(0, u64::saturating_add);
-                let all_here = slices.iter().all(|slice| is_here(slice.device()));
-                (len, all_here, slices.len() as u8, abi::Sge::default())
-            }
-            Local::Bytes(bytes) => {
-                flags |= abi::SEND_INLINE;
-                let sge = abi::Sge {
-                    buffer: 0,
-                    length: bytes.len() as u32,
-                    offset: sys::address_of(bytes),
-                };
-                match bytes {
-                    [] => (0, true, 0, abi::Sge::default()),
-                    _ => (bytes.len() as u64, true, 1, sge),
-                }
-            }
+        let data = match &self.local {
+            Local::One(slice) => Data::of_one(slice, target),
+            other => Data::of_other(other, target)?,
         };
-        at_most(MAX_MESSAGE, "bytes", len)?;
+        let len = data.len;
+        let mut wr = self.head.encode(data, target)?;
+        if let Some(to) = &self.to {
+            wr.args = to_receiver(to, target, len)?;
+        }
+        Ok(wr)
+    }
+}
+
+impl Head {
+    /// Returns the request with that data and without a receiver, see [`Request::encode`].
+    // The caller knows most of what is asked here, once it is inlined.
+    #[inline(always)]
+    pub(crate) fn encode(self, data: Data, target: &Target<'_>) -> Result<abi::Wr> {
+        let flags = self.flags | data.inline;
+        at_most(MAX_MESSAGE, "bytes", data.len)?;
         if flags & abi::SEND_INLINE != 0 {
-            at_most(target.max_inline, INLINE_BYTES, len)?;
+            at_most(target.max_inline, INLINE_BYTES, data.len)?;
         }
         if self.opcode == abi::WR_RECV && !target.takes_receives {
             return Err(Error::SharedReceives);
         }
-        let to = self.to.as_ref();
-        if !all_here || to.is_some_and(|to| !is_here(to.ah().pd().device())) {
-            return Err(Error::Sys {
-                call: abi::Submit::NAME,
-                errno: libc::ENOENT,
-            });
+        if !data.is_here {
+            return Err(elsewhere());
         }
         let (mut remote_addr, mut rkey) = (0, 0);
-        if let Some(remote) = &self.remote {
-            self.check_remote(remote, len)?;
-            (remote_addr, rkey) = (remote.addr(), remote.rkey());
-        }
-        let mut args = self.args;
-        if let Some(to) = to {
-            if let Some(mtu) = target.mtu.filter(|mtu| len > u64::from(*mtu)) {
-                return Err(Error::DatagramTooLong { len, mtu });
+        if let Some(remote) = self.remote {
+            let is_granted = match remote.access() {
+                Some(granted) => granted.contains(self.needed),
+                None => true,
+            };
+            let is_atomic = self.needed == Access::REMOTE_ATOMIC;
+            if !is_granted || is_atomic || data.len > remote.len() {
+                check_remote(remote, self.needed, data.len)?;
             }
-            args = to.to_abi()?.into();
+            (remote_addr, rkey) = (remote.addr(), remote.rkey());
         }
         Ok(abi::Wr {
             user_data: self.user_data,
             qp: target.handle,
             opcode: self.opcode,
-            num_sge,
+            num_sge: data.num_sge,
             flags,
             remote_addr,
             rkey,
             imm_data: self.imm_data,
-            sge,
-            args,
+            sge: data.sge,
+            args: self.args,
             timeout_ns: self.timeout_ns,
         })
     }
+}
 
+/// Checks the memory of a peer for a request of `len` bytes that needs these rights.
+#[inline(never)]
+fn check_remote(remote: RemoteSlice, needed: Access, len: u64) -> Result<()> {
+    if let Some(granted) = remote.access() {
+        if !granted.contains(needed) {
+            return Err(Error::Access { needed, granted });
+        }
+    }
+    let atomic = needed == Access::REMOTE_ATOMIC;
+    if atomic && len != 8 {
+        return Err(Error::Value {
+            what: "length of an atomic operation's result",
+            value: len,
+            min: 8,
+            max: 8,
+        });
+    }
+    if len > remote.len() {
+        return Err(Error::Range {
+            what: "request to the peer's memory",
+            offset: 0,
+            len,
+            capacity: remote.len(),
+        });
+    }
+    if atomic && remote.addr() % 8 != 0 {
+        return Err(Error::Misaligned {
+            offset: remote.addr(),
+            align: 8,
+        });
+    }
+    Ok(())
+}
+
+/// A request's data, as the ABI has it.
+pub(crate) struct Data {
+    /// Bytes.
+    len: u64,
+    /// Whether all of it belongs to the device of the queue: the same number may name another object
+    /// there.
+    is_here: bool,
+    /// The flag of inline bytes that are in no buffer.
+    inline: u16,
+    num_sge: u8,
+    sge: abi::Sge,
+}
+
+impl Data {
     #[inline]
-    fn check_remote(&self, remote: &RemoteSlice, len: u64) -> Result<()> {
-        if let Some(granted) = remote.access() {
-            if !granted.contains(self.needed) {
-                return Err(Error::Access {
-                    needed: self.needed,
-                    granted,
-                });
+    pub(crate) fn of_one(slice: &LocalSlice, target: &Target<'_>) -> Self {
+        Self {
+            len: slice.len() as u64,
+            is_here: Arc::ptr_eq(slice.device(), target.device),
+            inline: 0,
+            num_sge: 1,
+            sge: slice.sge(),
+        }
+    }
+
+    /// Fails with [`Error::TooMany`] for more elements than the device takes.
+    #[inline(never)]
+    fn of_other(local: &Local<'_>, target: &Target<'_>) -> Result<Self> {
+        let none = Self {
+            len: 0,
+            is_here: true,
+            inline: 0,
+            num_sge: 0,
+            sge: abi::Sge::default(),
+        };
+        Ok(match local {
+            Local::None => none,
+            Local::Bytes([]) => Self {
+                inline: abi::SEND_INLINE,
+                ..none
+            },
+            Local::One(slice) | Local::Many([slice]) => Self::of_one(slice, target),
+            Local::Many(slices) => {
+                let max_sge = target.device.limits().max_sge.min(u8::MAX.into());
+                at_most(max_sge, "elements", slices.len() as u64)?;
+                let lens = slices.iter().map(|slice| slice.len() as u64);
+                let is_here = |slice: &LocalSlice| Arc::ptr_eq(slice.device(), target.device);
+                Self {
+                    len: lens.fold(0, u64::saturating_add),
+                    is_here: slices.iter().all(is_here),
+                    num_sge: slices.len() as u8,
+                    ..none
+                }
             }
-        }
-        let atomic = self.needed == Access::REMOTE_ATOMIC;
-        if atomic && len != 8 {
-            return Err(Error::Value {
-                what: "length of an atomic operation's result",
-                value: len,
-                min: 8,
-                max: 8,
-            });
-        }
-        if len > remote.len() {
-            return Err(Error::Range {
-                what: "request to the peer's memory",
-                offset: 0,
-                len,
-                capacity: remote.len(),
-            });
-        }
-        if atomic && remote.addr() % 8 != 0 {
-            return Err(Error::Misaligned {
-                offset: remote.addr(),
-                align: 8,
-            });
-        }
-        Ok(())
+            Local::Bytes(bytes) => Self {
+                len: bytes.len() as u64,
+                inline: abi::SEND_INLINE,
+                num_sge: 1,
+                sge: abi::Sge {
+                    buffer: 0,
+                    length: bytes.len() as u32,
+                    offset: sys::address_of(bytes),
+                },
+                ..none
+            },
+        })
+    }
+}
+
+/// Returns the arguments of a datagram of `len` bytes to `to`.
+#[inline(never)]
+fn to_receiver(to: &Destination, target: &Target<'_>, len: u64) -> Result<abi::WrArgs> {
+    if !Arc::ptr_eq(to.ah().pd().device(), target.device) {
+        return Err(elsewhere());
+    }
+    if let Some(mtu) = target.mtu.filter(|mtu| len > u64::from(*mtu)) {
+        return Err(Error::DatagramTooLong { len, mtu });
+    }
+    Ok(to.to_abi()?.into())
+}
+
+/// Returns the error for an object of another device.
+#[cold]
+pub(crate) fn elsewhere() -> Error {
+    Error::Sys {
+        call: abi::Submit::NAME,
+        errno: libc::ENOENT,
     }
 }
 
 /// Returns an error if `count` is more than `max`.
 #[inline]
 fn at_most(max: u32, what: &'static str, count: u64) -> Result<()> {
-    let max = max.into();
-    if count > max {
-        return Err(Error::TooMany { what, count, max });
+    if count > max.into() {
+        return Err(too_many(what, count, max));
     }
     Ok(())
+}
+
+#[cold]
+fn too_many(what: &'static str, count: u64, max: u32) -> Error {
+    let max = max.into();
+    Error::TooMany { what, count, max }
 }
 
 /// A request of a type that the caller does not know: each builder of this module.
@@ -321,7 +408,7 @@ macro_rules! request {
             /// Sets a number of the caller's, which the completion carries. The default is 0.
             #[inline]
             pub fn wr_id(mut self, wr_id: u64) -> Self {
-                self.request.user_data = wr_id;
+                self.request.head.user_data = wr_id;
                 self
             }
 
@@ -395,8 +482,8 @@ macro_rules! immediate {
             /// Sets a number that the peer's completion carries, in host order on both sides.
             #[inline]
             pub fn imm(mut self, imm: u32) -> Self {
-                self.request.opcode = abi::WR_SEND_WITH_IMM;
-                self.request.imm_data = imm;
+                self.request.head.opcode = abi::WR_SEND_WITH_IMM;
+                self.request.head.imm_data = imm;
                 self
             }
         }
@@ -465,8 +552,8 @@ impl<'a> Write<'a> {
     /// sides).
     #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
-        self.request.opcode = abi::WR_RDMA_WRITE_WITH_IMM;
-        self.request.imm_data = imm;
+        self.request.head.opcode = abi::WR_RDMA_WRITE_WITH_IMM;
+        self.request.head.imm_data = imm;
         self
     }
 }
@@ -550,8 +637,8 @@ impl<'a> Send<'a> {
     #[inline]
     pub fn invalidate(self, grant: RemoteSlice) -> SendInvalidate<'a> {
         let mut request = self.request;
-        request.opcode = abi::WR_SEND_WITH_INV;
-        request.imm_data = grant.rkey();
+        request.head.opcode = abi::WR_SEND_WITH_INV;
+        request.head.imm_data = grant.rkey();
         SendInvalidate { request }
     }
 }
@@ -625,7 +712,7 @@ impl CompareSwap<'_> {
         let local = Local::One(result);
         let mut request =
             Request::new(abi::WR_ATOMIC_CMP_AND_SWP, local).remote(target, Access::REMOTE_ATOMIC);
-        request.args = abi::WrAtomic {
+        request.head.args = abi::WrAtomic {
             compare_add: compare,
             swap,
         }
@@ -675,7 +762,7 @@ impl FetchAdd<'_> {
         let local = Local::One(result);
         let mut request =
             Request::new(abi::WR_ATOMIC_FETCH_AND_ADD, local).remote(target, Access::REMOTE_ATOMIC);
-        request.args = abi::WrAtomic {
+        request.head.args = abi::WrAtomic {
             compare_add: add,
             swap: 0,
         }
@@ -694,7 +781,7 @@ impl<'a> Recv<'a> {
     #[inline]
     fn with(local: Local<'a>) -> Self {
         let mut request = Request::new(abi::WR_RECV, local);
-        request.flags = 0;
+        request.head.flags = 0;
         Self { request }
     }
 
