@@ -135,11 +135,10 @@ def pairs_of(result):
     return f"{max(t['pairs'] for t in result['summary'].values())} pairs"
 
 
-SCALED = textwrap.fill(
+SCALED = (
     "Each number is measured by itself, in one process, with the peer's part of the work in it. Flat is the mean, a"
     " curve goes through the first and the last point; the last column is what the points have of their expected"
-    " values, the largest by the smallest.",
-    100,
+    " values, the largest by the smallest."
 )
 # How many times more of its expected value a point of a row may have than another one. Allocators round queues up to
 # powers of two.
@@ -185,11 +184,11 @@ def scaling(result):
     lines = [
         "## How costs grow with numbers",
         "",
-        (
+        textwrap.fill(
             f"`scripts/bench scaling` at commit {result['commit']}, Linux {result['kernel']}, on the lab's adapter,"
-            f" {result['cpus']} CPU(s)."
+            f" {result['cpus']} CPU(s). {SCALED}",
+            100,
         ),
-        SCALED,
         "",
         "| measured | for each of | number: value | expected | largest / smallest |",
         "|---|---|---|---|---|",
