@@ -11,11 +11,12 @@ use crate::{netlink, wire};
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use nix::errno::Errno;
-use rust_ulp::qp::{AckTimeout, QpAttr, QpState, Rc, Retries, RnrRetries, RnrTimer};
+use rust_ulp::device::GidType;
+use rust_ulp::qp::{AckTimeout, Path, QpAttr, QpState, Rc, Retries, RnrRetries, RnrTimer};
 use rust_ulp::wr::{Read, Recv, Send, Write};
 use rust_ulp::{
-    Access, Buffer, Completion, Cq, Device, Endpoint, Gid, Grant, Mtu, PreparedQp, Qp, RemoteSlice,
-    Status,
+    Access, Buffer, Completion, Cq, Device, Endpoint, Error, Gid, Grant, Mtu, PreparedQp, Qp,
+    RemoteSlice, Status,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::RandomState;
@@ -132,6 +133,8 @@ struct Common {
 enum Mistake {
     /// The path leads to a GID that is not the peer's.
     Gid,
+    /// The index is that of a GID of the other family: IPv6 towards an IPv4 peer, or the reverse.
+    Family,
     /// The sequence number of the first packet is not the one that the peer expects.
     Psn,
     /// The peer has posted no receive.
@@ -146,12 +149,12 @@ enum Mistake {
     Loss,
     /// A short buffer, and no flow control. As root; it sets a rule of nft.
     Pfc,
-    /// One of the others.
+    /// One of the others, except `family`, which the error message names.
     Random,
 }
 
 impl Mistake {
-    /// All that can be made.
+    /// Those that fail by the status of a request; [`Self::Random`] draws one of them.
     const ALL: [Self; 8] = [
         Self::Gid,
         Self::Psn,
@@ -179,6 +182,11 @@ impl Mistake {
             .map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
+    /// Returns one of its texts: `mistake`, `symptom` or `cure`.
+    fn text(self, lang: Lang, part: &str) -> &'static str {
+        lang.text(TEXTS, &format!("{}.{part}", self.name()))
+    }
+
     /// The possible statuses of the request.
     fn statuses(self) -> &'static [Status] {
         match self {
@@ -191,7 +199,8 @@ impl Mistake {
                 Status::RetryExceeded,
             ],
             Self::Loss | Self::Pfc => &[Status::Success, Status::RetryExceeded],
-            Self::Random => &[],
+            // Without a connection, there is no request.
+            Self::Family | Self::Random => &[],
         }
     }
 
@@ -480,6 +489,37 @@ impl End {
         ))
     }
 
+    /// Fails to move the queue pair to RTR, by a source GID of another family than the peer's, and
+    /// explains why.
+    fn wrong_family(mut self, peer: &Endpoint) -> Result<()> {
+        let is_ipv4 = peer.gid.ipv4().is_some();
+        let gids = self.device.gids(self.port)?;
+        let wrong = gids.iter().find(|gid| {
+            gid.gid_type == GidType::RoceV2 && gid.interface.is_some() && gid.is_ipv4 != is_ipv4
+        });
+        let wrong = wrong.with_context(|| {
+            let other = if is_ipv4 { "IPv6" } else { "IPv4" };
+            format!("this host has no {other} GID to use by mistake: give its interface an {other} address")
+        })?;
+        let t = &mut self.teller;
+        t.step("rtr", "ibv_modify_qp")?;
+        t.value("path.gid", peer.gid)?;
+        t.value("sgid_index", format!("{} ({})", wrong.index, wrong.gid))?;
+        let path = Path::new(peer.gid, self.port, u8::try_from(wrong.index)?);
+        let error = match self.qp.modify(to_rtr(path, peer, self.qp.endpoint().mtu)) {
+            Ok(_) => bail!("the transition to RTR succeeded in spite of the mistake"),
+            Err(error @ Error::GidFamily { .. }) => error,
+            Err(other) => return Err(other.into()),
+        };
+        let mistake = Mistake::Family;
+        t.step("wrong", "")?;
+        t.state(self.qp.query()?.state)?;
+        t.value("mistake", mistake.text(t.lang, "mistake"))?;
+        t.value("error", error)?;
+        t.value("symptom", mistake.text(t.lang, "symptom"))?;
+        t.value("cure", mistake.text(t.lang, "cure"))
+    }
+
     /// Moves the queue pair from INIT to RTS, with the mistake.
     fn connect(
         mut self,
@@ -506,15 +546,8 @@ impl End {
             mtu = if is_client { Mtu::B1024 } else { Mtu::B256 };
         }
         t.step("rtr", "ibv_modify_qp")?;
-        let path = self.qp.modify(
-            QpAttr::to(QpState::Rtr)
-                .path(rust_ulp::qp::Path::new(gid, self.port, self.gid_index))
-                .path_mtu(mtu)
-                .dest_qp_num(peer.qp_num)
-                .rq_psn(peer.psn)
-                .max_dest_rd_atomic(1)
-                .min_rnr_timer(RnrTimer::at_least(Duration::from_millis(10))),
-        )?;
+        let path = Path::new(gid, self.port, self.gid_index);
+        let path = self.qp.modify(to_rtr(path, peer, mtu))?;
         t.value("path.gid", path.gid)?;
         t.value("sgid_index", path.gid_index)?;
         t.value("hop_limit", path.hop_limit)?;
@@ -566,6 +599,17 @@ impl End {
     }
 }
 
+/// Returns the attributes of the transition to RTR.
+fn to_rtr(path: Path, peer: &Endpoint, mtu: Mtu) -> QpAttr {
+    QpAttr::to(QpState::Rtr)
+        .path(path)
+        .path_mtu(mtu)
+        .dest_qp_num(peer.qp_num)
+        .rq_psn(peer.psn)
+        .max_dest_rd_atomic(1)
+        .min_rnr_timer(RnrTimer::at_least(Duration::from_millis(10)))
+}
+
 struct Connected {
     device: Device,
     before: Vec<(String, u64)>,
@@ -608,19 +652,17 @@ fn explain(
     connected: &Connected,
     done: &Completion,
 ) -> Result<()> {
-    let text = |part: &str| t.lang.text(TEXTS, &format!("{}.{part}", mistake.name()));
-    let (made, symptom, cure) = (text("mistake"), text("symptom"), text("cure"));
     t.step("wrong", "")?;
     t.state(connected.qp.query()?.state)?;
-    t.value("mistake", made)?;
+    t.value("mistake", mistake.text(t.lang, "mistake"))?;
     t.explained(
         "status",
         format!("{} ({})", done.status.name(), done.status.code()),
         t.lang.status(done.status),
     )?;
     t.value("counters", connected.counted()?)?;
-    t.value("symptom", symptom)?;
-    t.value("cure", cure)?;
+    t.value("symptom", mistake.text(t.lang, "symptom"))?;
+    t.value("cure", mistake.text(t.lang, "cure"))?;
     ensure!(
         mistake.statuses().contains(&done.status),
         "the request should have ended with one of {:?}, and ended with {:?}",
@@ -686,10 +728,12 @@ fn server(listen: &str, common: &Common) -> Result<()> {
         if mistake == Mistake::Timeout {
             drop(connected.qp);
         }
-        ready(&mut t, &tcp)?;
+        // The client's queue pair does not leave INIT.
+        if mistake != Mistake::Family {
+            ready(&mut t, &tcp)?;
+        }
         t.step("wrong", "")?;
-        let made = format!("{}.mistake", mistake.name());
-        t.value("mistake", t.lang.text(TEXTS, &made))?;
+        t.value("mistake", mistake.text(t.lang, "mistake"))?;
         // The requests of the client fail; it reports when it is done.
         return tcp.meet();
     }
@@ -739,6 +783,10 @@ fn client(
     common: &Common,
 ) -> Result<bool> {
     let mistake = mistake.map(Mistake::drawn);
+    ensure!(
+        !(quiet && mistake == Some(Mistake::Family)),
+        "the error message of `--break family` names the mistake: run it without --quiet"
+    );
     let mut text = data.bytes()?;
     let mut end = End::make(common, quiet)?;
     end.teller.step("exchange", "")?;
@@ -748,6 +796,11 @@ fn client(
     let (peer, mut memory) = end.told(&tcp.receive()?)?;
     if mistake == Some(Mistake::Rkey) {
         memory = RemoteSlice::new(memory.addr(), memory.len(), memory.rkey() ^ 0x5a)?;
+    }
+    if mistake == Some(Mistake::Family) {
+        end.wrong_family(&peer)?;
+        tcp.meet()?;
+        return Ok(true);
     }
     let (connected, mut t) = end.connect(&peer, mistake, true)?;
     ready(&mut t, &tcp)?;
@@ -840,7 +893,10 @@ mod tests {
     #[test]
     fn both_languages_have_the_same_keys() {
         let english = keys(TEXTS);
-        for mistake in Mistake::ALL {
+        for mistake in Mistake::value_variants() {
+            if *mistake == Mistake::Random {
+                continue;
+            }
             for part in ["mistake", "symptom", "cure"] {
                 let key = format!("{}.{part}", mistake.name());
                 assert!(english.contains(&*key), "{key}");
