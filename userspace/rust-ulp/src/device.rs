@@ -77,6 +77,16 @@ pub struct DeviceEntry {
     pub local_net: bool,
 }
 
+impl fmt::Display for DeviceEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, index {}, GUID {}",
+            self.name, self.index, self.node_guid
+        )
+    }
+}
+
 /// The attributes of a device.
 #[doc(alias = "rust_ulp_device_query")]
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1227,6 +1227,19 @@ fn devices_are_found_and_explained() {
 }
 
 #[test]
+fn an_entry_of_the_device_list_is_shown_as_name_index_and_guid() {
+    let entry = crate::device::DeviceEntry {
+        name: "rxe1".to_owned(),
+        index: 3,
+        node_guid: crate::gid::Guid([2, 0, 0x5e, 0xff, 0xfe, 0, 0x53, 1]),
+        ports: 1,
+        is_default: true,
+        local_net: true,
+    };
+    assert_eq!(entry.to_string(), "rxe1, index 3, GUID 0200:5eff:fe00:5301");
+}
+
+#[test]
 fn a_connection_is_what_both_ends_can() {
     let kernel = Kernel::new();
     let device = kernel.device();
