@@ -57,7 +57,7 @@ fn work(args: &[&str]) -> Result<()> {
     let mut wire = Wire::connect(addr)?;
     let peer = wire.hear()?;
     let dev = Device::open(device)?;
-    let index = u8::try_from(dev.default_gid()?.gid_index)?;
+    let index = dev.default_gid()?.gid_index;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(1 << 16)?;
     let qp = pd.qp_builder::<Rc>(&cq).gid(1, index).build()?;

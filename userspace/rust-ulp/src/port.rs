@@ -308,7 +308,7 @@ pub struct DefaultGid {
     /// The port, from 1.
     pub port: u32,
     /// Index into its GID table.
-    pub gid_index: u32,
+    pub gid_index: u8,
     /// The GID.
     pub gid: Gid,
     /// Why this one, in words.
@@ -410,6 +410,9 @@ pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<DefaultG
     };
     let gid = gids.iter().find(|gid| gid.index == attach.gid_index);
     let gid = gid.ok_or_else(tried)?;
+    // An address names a GID by 8 bits.
+    let gid_index =
+        u8::try_from(gid.index).map_err(|_| format!("index {} is above {}", gid.index, u8::MAX))?;
     let others: Vec<String> = gids
         .iter()
         .filter(|other| other.index != gid.index)
@@ -426,7 +429,7 @@ pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<DefaultG
     };
     Ok(DefaultGid {
         port: attach.port,
-        gid_index: gid.index,
+        gid_index,
         gid: gid.gid,
         reason,
     })

@@ -295,11 +295,9 @@ impl<T: Transport> QpBuilder<T> {
                     port,
                     tried: format!("index {index} is empty"),
                 })?;
-                (port, entry.index, entry.gid)
+                (port, index, entry.gid)
             }
         };
-        let narrow = |what, n: u32| at_most(what, n, u8::MAX.into()).map(|n| n as u8);
-        let gid_index = narrow("a GID index", gid_index)?;
         at_most("a service level", self.params.sl, 15)?;
         at_most("a flow label", self.params.flow_label, 0xf_ffff)?;
         let about_port = device.port(port)?;

@@ -392,7 +392,7 @@ impl End {
             let entry = entry.with_context(|| {
                 format!("GID index {wanted} of port {port} is empty; `ulp gids` lists them")
             })?;
-            (gid, index) = (entry.gid, entry.index);
+            (gid, index) = (entry.gid, wanted);
         }
         let info = device.port(port)?;
         t.value(
@@ -446,7 +446,7 @@ impl End {
         Ok(Self {
             teller: t,
             gid,
-            gid_index: u8::try_from(index)?,
+            gid_index: index,
             port,
             device,
             cq,

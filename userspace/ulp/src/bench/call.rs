@@ -42,7 +42,7 @@ pub fn open(options: &DeviceOptions) -> Result<(Device, PortGid)> {
         (port, index) => {
             let chosen = device.default_gid().ok();
             let port = port.map(u32::from).or(chosen.map(|c| c.port));
-            let index = index.or(chosen.and_then(|c| u8::try_from(c.gid_index).ok()));
+            let index = index.or(chosen.map(|c| c.gid_index));
             Some((port.unwrap_or(1), index.unwrap_or(0)))
         }
     };

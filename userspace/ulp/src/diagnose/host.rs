@@ -342,7 +342,7 @@ fn gid(
             || (entry.netdev.is_some() && !entry.link_local && entry.r#type == "roce_v2")
     };
     let chosen = opened.and_then(|opened| opened.default_gid().ok());
-    let chosen = chosen.map(|chosen| chosen.gid_index);
+    let chosen = chosen.map(|chosen| u32::from(chosen.gid_index));
     let best = gids
         .iter()
         .filter(usable)
