@@ -8,6 +8,7 @@ adapter cannot, and fails when the module alone says so. Soft-RoCE has all that 
 
 import dataclasses
 import os
+import sys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,4 +63,5 @@ SOFT_ROCE = Personality(srq=True, send_with_inv=True)
 HERE = PERSONALITIES[os.environ["ULP_HCA"]] if os.environ.get("ULP_HCA") else SOFT_ROCE
 
 if __name__ == "__main__":
-    print("" if HERE.key is None else HERE.key)
+    value = getattr(HERE, sys.argv[1])
+    print("" if value is None else value)
