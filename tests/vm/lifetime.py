@@ -370,7 +370,7 @@ def test_ended(r):
     nobody = ulp.S["ah_attr"](sgid_index=a.file.gid_index, port_num=a.file.port, is_global=1, hop_limit=64)
     ctypes.memmove(nobody.dgid, bytes(10) + b"\xff\xff" + bytes([10, 9, 0, 77]), 16)
     resolving = in_background(lambda: a.qp.modify("AV", ah=nobody))
-    r.check("QP_MODIFY resolves an address", ulp.until(lambda: ulp.sleeps_in_module(resolving)), resolving.result)
+    r.check("QP_MODIFY resolves an address", ulp.until(lambda: ulp.resolves(resolving)), resolving.result)
     a.file.destroy(a.qp.handle)
     r.equal("it still does when DESTROY has returned", resolving.result, "not ended")
     objects = {"grant": a.grant, "completion queue": a.cq, "buffer": a.buffer}
@@ -383,7 +383,7 @@ def test_ended(r):
     # The same once more: what does the peer see?
     a, b = pair(connect={"retry_cnt": 1, "timeout": 16})
     resolving = in_background(lambda: a.qp.modify("AV", ah=nobody))
-    r.check("QP_MODIFY resolves it again", ulp.until(lambda: ulp.sleeps_in_module(resolving)), resolving.result)
+    r.check("QP_MODIFY resolves it again", ulp.until(lambda: ulp.resolves(resolving)), resolving.result)
     a.file.destroy(a.qp.handle)
     b.buffer.map[:8] = b"too late"
     b.file.submit([b.write(a, 8)])
@@ -399,7 +399,7 @@ def test_ended(r):
     qp = Qp(f, pd, cq, srq=srq.handle)
     qp.connect(qp.num, f.gid().gid, 0, 0)
     resolving = in_background(lambda: qp.modify("AV", ah=nobody))
-    r.check("QP_MODIFY resolves for the user of an SRQ", ulp.until(lambda: ulp.sleeps_in_module(resolving)))
+    r.check("QP_MODIFY resolves for the user of an SRQ", ulp.until(lambda: ulp.resolves(resolving)))
     objects = {"queue pair": qp.handle, "SRQ": srq.handle, "completion queue": cq.handle, "domain": pd}
     got = {name: error_of(f.destroy, handle) for name, handle in objects.items()}
     got = got, resolving.result

@@ -563,11 +563,11 @@ def test_held(r):
         # Nobody has that address; the kernel looks for it for a second (addr.c).
         ctypes.memmove(path.dgid, bytes(10) + b"\xff\xff\x0a\x09\x00\x4d", 16)
         call = in_background(qp.to_rtr, path)
-        ulp.until(lambda call=call: ulp.sleeps_in_module(call) or not call.is_alive())
+        ulp.until(lambda call=call: ulp.resolves(call) or not call.is_alive())
         change("del", 1)
         change("add", 2)
         second = index_of(2)
-        if ulp.sleeps_in_module(call):
+        if ulp.resolves(call):
             break
         ended(call)
         change("del", 2)

@@ -189,16 +189,21 @@ def cut():
             subprocess.run(f"ip netns exec h2 tc qdisc del {line}".split(), check=True)
 
 
-def sleeps_in_module(thread):
-    """Whether the thread has come into the module, and sleeps there: one that is only on its way does not."""
-    return task_sleeps_in_module(f"self/task/{thread.native_id}")
+def sleeps_in_module(thread, function="rust_ulp"):
+    """Whether the thread has come into the module, or that function, and sleeps there: one on its way does not."""
+    return task_sleeps_in_module(f"self/task/{thread.native_id}", function)
 
 
-def task_sleeps_in_module(task):
+def resolves(thread):
+    """Whether the thread has the RDMA core look for an address: the GID is held (verbs.c: rdma_create_user_ah())."""
+    return sleeps_in_module(thread, "rdma_addr_find_l2_eth_by_grh")
+
+
+def task_sleeps_in_module(task, function="rust_ulp"):
     """The same of a directory of /proc."""
     try:
         with open(f"/proc/{task}/stack") as stack, open(f"/proc/{task}/stat") as stat:
-            return "rust_ulp" in stack.read() and stat.read().rsplit(")", 1)[1].split()[0] in "SD"
+            return function in stack.read() and stat.read().rsplit(")", 1)[1].split()[0] in "SD"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
