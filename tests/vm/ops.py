@@ -1043,8 +1043,9 @@ def test_holds(r):
         for q in queues:
             a.file.destroy(q.handle)
         budgets = [int(n) for n in re.findall(r" ulp_poll: .* budget=(\d+)", tracing.read("trace"))]
-        tracing.write("events/kprobes/enable", "0")
     finally:
+        # Those that are on cannot be removed.
+        tracing.write("events/kprobes/enable", "0")
         tracing.write("kprobe_events", "\n")
     r.equal("the driver gets 64, 65, 200 requests in 1, 2, 4 calls", calls, [1, 2, 4])
     r.equal("with 2,048 completions a queue is polled for 1,024 at most", max(budgets), 1024)
