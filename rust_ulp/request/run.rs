@@ -162,7 +162,8 @@ impl<'a> CqReservation<'a> {
         in_ring: bool,
         (left, behind): (u32, u32),
     ) -> Result<bool> {
-        let ahead = match reservation.take() {
+        // It stays when this fails: the requests of the run that are not posted go back to it.
+        let ahead = match reservation {
             Some(had) if core::ptr::eq(had.ring, ring) => behind,
             _ => 0,
         };

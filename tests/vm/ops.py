@@ -998,6 +998,20 @@ def test_room(r):
     r.equal("one more than 64 finds a place, whatever is destroyed meanwhile", said, {"none"})
 
 
+def test_both_full(r):
+    """A list that neither its queue nor the completion queue can hold keeps no room for what is not posted."""
+    a, b = ulp.End("h1"), ulp.End("h2")
+    cq, where = Cq(a.file, 32), (b.qp.num, b.file.gid().gid, 0, 0)
+    short, long = (Qp(a.file, a.pd, cq, depth=depth) for depth in (8, 64))
+    for qp in short, long:
+        qp.connect(*where, lid=b.file.lid())
+    depth = a.file.call("QP_QUERY", qp=short.handle).max_recv_wr
+    r.equal("the short queue takes fewer receives than the completion queue has entries", depth < cq.entries, True)
+    got = [a.file.try_submit([qp.wr("RECV", a.buffer, 0, 8)] * 40)[:3] for qp in (short, long)]
+    r.equal("40 receives for the short queue: it is filled", got[0], ("none", depth, "EAGAIN"))
+    r.equal("40 for another one: they take all entries that are left", got[1], ("none", cq.entries - depth, "EAGAIN"))
+
+
 def test_reserve(r):
     """A completion queue of the device has an entry beside those of the ring: draining needs it.
 
