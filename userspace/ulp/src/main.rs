@@ -21,6 +21,7 @@ mod ethtool;
 mod generate;
 mod lang;
 mod listen;
+mod machine;
 mod netlink;
 mod pingpong;
 mod rdma;

@@ -6,7 +6,7 @@
 //! names, GUIDs or addresses.
 
 use crate::args::DeviceArg;
-use crate::bench::machine::Machine;
+use crate::machine::Machine;
 use crate::output::{self, answer, table, FormatArgs};
 use crate::rdma::{self, RdmaDevice};
 use anyhow::{ensure, Context, Result};

@@ -5,10 +5,10 @@
 use super::config::{Config, Metric, Test, VERSION};
 use super::end::{join, Aborted, Control, DeviceOptions, End, Task};
 use super::loops::{self, Limit, Measured};
-use super::machine::Machine;
 use super::stats::{Latencies, Row, Throughput};
 use super::wire::{Message, Wire, MAGIC};
 use super::{connect, register};
+use crate::machine::Machine;
 use crate::output::causes;
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use nix::sys::socket::{

@@ -3,7 +3,7 @@
 //! The results of measurements.
 
 use super::config::{Backend, Config, Metric, Mode, Test};
-use super::machine::Machine;
+use crate::machine::Machine;
 use anyhow::Result;
 use hdrhistogram::Histogram;
 use schemars::JsonSchema;

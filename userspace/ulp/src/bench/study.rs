@@ -9,8 +9,8 @@
 use super::client;
 use super::config::{Config, Metric, Mode, Test, Transport};
 use super::end::DeviceOptions;
-use super::machine::Machine;
 use super::stats::Row;
+use crate::machine::Machine;
 use anyhow::{Context, Result};
 use comfy_table::{presets::NOTHING, CellAlignment, Table};
 use schemars::JsonSchema;

@@ -3,7 +3,7 @@
 //! The messages between client and server. The receiver checks numbers before it acts.
 
 use super::config::Config;
-use super::machine::Machine;
+use crate::machine::Machine;
 use crate::wire;
 use anyhow::{bail, ensure, Context, Result};
 use rust_ulp::{Endpoint, RemoteSlice};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The machines of a measurement.
+//! The description of this machine in the reports of `ulp bench` and `ulp selftest`.
 
 use nix::sys::utsname::UtsName;
 use schemars::JsonSchema;
