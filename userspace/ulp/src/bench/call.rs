@@ -6,7 +6,7 @@ use super::config::Delivery;
 use super::end::{Control, DeviceOptions, Done, End, Kind, Op, PortGid, Queue, Task};
 use super::qp::{Alone, Connected, Maker, Prepared, Sink};
 use super::wire::EndAddress;
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 use rust_ulp as ulp;
 use rust_ulp::wr::Recv;
 use rust_ulp::{
@@ -181,10 +181,6 @@ impl End for CallEnd {
 
     fn connect(&mut self, peer: &EndAddress) -> Result<()> {
         self.remote = Some(peer.memory);
-        ensure!(
-            peer.qps.len() == self.prepared.len(),
-            "the peer has another number of queue pairs"
-        );
         for (qp, peer) in self.prepared.drain(..).zip(&peer.qps) {
             self.qps.push(qp.connect(*peer)?);
         }

@@ -2,8 +2,8 @@
 
 //! The client, which measures.
 
-use super::config::{Config, Metric, Test, VERSION};
-use super::end::{join, Aborted, Control, DeviceOptions, End, Task};
+use super::config::{Backend, Config, Metric, Test, VERSION};
+use super::end::{join, Aborted, Control, End, Run, Task};
 use super::loops::{self, Limit, Measured};
 use super::stats::{Latencies, Row, Throughput};
 use super::wire::{Message, Wire, MAGIC};
@@ -11,21 +11,18 @@ use super::{connect, register};
 use crate::machine::Machine;
 use crate::output::causes;
 use anyhow::{anyhow, bail, ensure, Context, Result};
-use nix::sys::socket::{
-    self, sockopt::SendTimeout, AddressFamily, SockFlag, SockType, SockaddrStorage,
-};
-use nix::sys::time::{TimeVal, TimeValLike};
+use socket2::{Domain, Socket, Type};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// The interval of messages to the server that the client is alive.
 const TICK: Duration = Duration::from_millis(200);
 
 /// The outcome of a measurement.
+#[derive(Default)]
 pub struct Outcome {
     pub rows: Vec<Row>,
     pub server: Option<Machine>,
@@ -34,16 +31,11 @@ pub struct Outcome {
 }
 
 /// Runs the measurement. The outcome has the rows that were finished before a failure.
-pub fn run(config: &Config, device: &DeviceOptions, host: &str, stop: &Arc<AtomicBool>) -> Outcome {
-    let mut outcome = Outcome {
-        rows: Vec::new(),
-        server: None,
-        error: None,
-    };
-    let result = if config.test == Test::Register {
-        register::run(config, device, stop, &mut outcome.rows)
-    } else {
-        with_server(config, device, host, stop, &mut outcome)
+pub fn run(run: Run<'_>, host: &str) -> Outcome {
+    let mut outcome = Outcome::default();
+    let result = match run.config.test {
+        Test::Register => register::run(run, &mut outcome.rows),
+        _ => with_server(run, host, &mut outcome),
     };
     outcome.error = result.err();
     outcome
@@ -69,33 +61,19 @@ fn dial(host: &str, source: Option<IpAddr>, config: &Config) -> Result<TcpStream
 
 /// Connects, from `source` if it is an address.
 fn connect(source: Option<IpAddr>, addr: SocketAddr, timeout: Duration) -> Result<TcpStream> {
-    let Some(source) = source else {
-        return Ok(TcpStream::connect_timeout(&addr, timeout)?);
-    };
-    let family = match addr {
-        SocketAddr::V4(_) => AddressFamily::Inet,
-        SocketAddr::V6(_) => AddressFamily::Inet6,
-    };
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let socket = socket::socket(family, SockType::Stream, flags, None)?;
-    let source = SockaddrStorage::from(SocketAddr::new(source, 0));
-    socket::bind(socket.as_raw_fd(), &source)
-        .with_context(|| format!("connecting from {source}"))?;
-    // It limits the time of connecting, too.
-    let limit = TimeVal::milliseconds(i64::try_from(timeout.as_millis())?);
-    socket::setsockopt(&socket, SendTimeout, &limit)?;
-    socket::connect(socket.as_raw_fd(), &SockaddrStorage::from(addr))?;
-    Ok(TcpStream::from(socket))
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    if let Some(source) = source {
+        let bound = socket.bind(&SocketAddr::new(source, 0).into());
+        bound.with_context(|| format!("connecting from {source}"))?;
+    }
+    socket.connect_timeout(&addr.into(), timeout)?;
+    Ok(socket.into())
 }
 
-fn with_server(
-    config: &Config,
-    device: &DeviceOptions,
-    host: &str,
-    stop: &Arc<AtomicBool>,
-    outcome: &mut Outcome,
-) -> Result<()> {
-    let mut wire = Wire::new(dial(host, device.source, config)?, config.timeout())?;
+fn with_server(run: Run<'_>, host: &str, outcome: &mut Outcome) -> Result<()> {
+    let config = run.config;
+    let tcp = dial(host, run.device.source, config)?;
+    let mut wire = Wire::new(tcp, config.timeout())?;
     wire.send(&Message::Hello {
         magic: MAGIC.to_owned(),
         version: VERSION,
@@ -109,14 +87,13 @@ fn with_server(
     );
     outcome.server = Some(*machine);
     if config.test == Test::Connect {
-        return connect::run(config, device, &mut wire, stop, &mut outcome.rows);
+        return connect::run(run, &mut wire, &mut outcome.rows);
     }
     for size in &config.sizes {
-        if stop.load(Ordering::Relaxed) {
+        if run.stop.load(Ordering::Relaxed) {
             break;
         }
-        let wire = &mut wire;
-        match with_end!(config.backend, row(config, device, *size, wire, stop)) {
+        match with_end!(config.backend, row(run, *size, &mut wire)) {
             Ok(row) => outcome.rows.push(row),
             Err(error) => {
                 let why = causes(&error);
@@ -130,28 +107,18 @@ fn with_server(
 }
 
 /// Measures one size.
-fn row<E: End>(
-    config: &Config,
-    device: &DeviceOptions,
-    size: u32,
-    wire: &mut Wire,
-    stop: &Arc<AtomicBool>,
-) -> Result<Row> {
-    let control = Control::new(stop, config.timeout());
-    let task = Task::new(device, config, size, &control);
+fn row<E: End>(run: Run<'_>, size: u32, wire: &mut Wire) -> Result<Row> {
+    let task = Task::new(run, size);
     let mut ends: Vec<E> = loops::ends(&task, false)?;
     wire.send(&Message::Row {
         size,
         ends: ends.iter().map(End::address).collect(),
     })?;
     let theirs = expect!(wire, Message::Ready { ends } => ends);
-    ensure!(
-        theirs.len() == ends.len(),
-        "the server has {} ends",
-        theirs.len()
-    );
+    let n = theirs.len();
+    ensure!(n == ends.len(), "the server has {n} ends");
     for (end, peer) in ends.iter_mut().zip(&theirs) {
-        peer.check(config.qps, task.layout.bytes())?;
+        peer.check(run.config.qps, task.layout.bytes())?;
         end.connect(peer)?;
     }
     wire.send(&Message::Start)?;
@@ -160,7 +127,7 @@ fn row<E: End>(
         sent: all.iter().map(|m| m.sent).sum(),
     })?;
     let lost = expect!(wire, Message::Done { lost } => lost);
-    let mut row = Row::new(config, size, control.stopped());
+    let mut row = Row::new(run, size);
     row.lost = lost;
     sum_up(row, &all)
 }
@@ -169,7 +136,7 @@ fn row<E: End>(
 ///
 /// Returns the measurements of the threads, or the failure that caused the others.
 fn measure_all<E: End>(ends: &mut [E], task: &Task<'_>, wire: &mut Wire) -> Result<Vec<Measured>> {
-    let control = task.control;
+    let control = &task.control;
     // Where messages may be lost, the threads end when the server has told of the last ones.
     let tick = if task.config.is_lossy() {
         TICK / 10
@@ -255,19 +222,19 @@ fn sum_up(mut row: Row, all: &[Measured]) -> Result<Row> {
 /// Repeats an operation that has several steps, and appends a row for each step.
 pub fn repeat(
     names: &[&str],
-    (config, size): (&Config, u32),
-    stop: &AtomicBool,
+    run: Run<'_>,
+    size: u32,
     rows: &mut Vec<Row>,
     mut one: impl FnMut() -> Result<Vec<Duration>>,
 ) -> Result<()> {
     let latencies = names.iter().map(|_| Latencies::new());
     let mut latencies = latencies.collect::<Result<Vec<_>>>()?;
-    let (mut limit, began) = (Limit::new(config), Instant::now());
+    let (mut limit, began) = (Limit::new(run.config), Instant::now());
     let mut count = 0;
     let mut rounds = (0..).map(|i| -> Result<bool> {
-        let last = limit.is_last(i, Instant::now(), stop);
+        let last = limit.is_last(i, Instant::now(), run.stop);
         let times = one()?;
-        if i >= config.warmup {
+        if i >= run.config.warmup {
             count += 1;
             for (latencies, time) in latencies.iter_mut().zip(times) {
                 latencies.record(time);
@@ -283,7 +250,7 @@ pub fn repeat(
             iterations: count,
             elapsed_ns: began.elapsed().as_nanos() as u64,
             latency_ns: latencies.sum_up(),
-            ..Row::new(config, size, stop.load(Ordering::Relaxed))
+            ..Row::new(run, size)
         });
     }
     end.map_or(Ok(()), |last| last.map(drop))

@@ -302,12 +302,8 @@ impl Config {
         let room = self.depth.saturating_mul(self.qps);
         let what = "the list (-l), with these depth (-t) and queue pairs (-q),";
         range(what, self.list, 1, room.min(4096))?;
-        range(
-            "the moderation (-Q), with this depth (-t),",
-            self.cq_mod,
-            1,
-            self.depth,
-        )?;
+        let what = "the moderation (-Q), with this depth (-t),";
+        range(what, self.cq_mod, 1, self.depth)?;
         // The completion queues belong to a thread.
         let (sends, recvs) = self.requests(0);
         let entries = sends.max(recvs);
@@ -459,12 +455,11 @@ impl Layout {
             Transport::Rc | Transport::Uc => 0,
         };
         let stride = u64::from(size.max(8).saturating_add(head)).next_multiple_of(ALIGN);
-        let qps = config.qps.into();
         Self {
             size,
             head,
             stride,
-            qps,
+            qps: config.qps.into(),
         }
     }
 

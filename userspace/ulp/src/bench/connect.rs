@@ -11,8 +11,8 @@
 
 use super::call;
 use super::client::{repeat, Times};
-use super::config::{Backend, Config};
-use super::end::DeviceOptions;
+use super::config::Backend;
+use super::end::{DeviceOptions, Run};
 use super::stats::Row;
 #[cfg(feature = "verbs")]
 use super::verbs::connect::{client, Theirs};
@@ -24,8 +24,7 @@ use rust_ulp::events::{EventKind, Events};
 use rust_ulp::qp::Rc;
 use rust_ulp::{Access, Cq, Grant, Pd, PreparedQp, RemoteSlice};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The steps of a connection; the last is their sum.
@@ -34,13 +33,8 @@ const STEPS: &[&str] = &["buffer", "connect", "write", "total"];
 pub const BYTES: usize = 8;
 pub const BUFFER: usize = 4096;
 
-pub fn run(
-    config: &Config,
-    device: &DeviceOptions,
-    wire: &mut Wire,
-    stop: &Arc<AtomicBool>,
-    rows: &mut Vec<Row>,
-) -> Result<()> {
+pub fn run(run: Run<'_>, wire: &mut Wire, rows: &mut Vec<Row>) -> Result<()> {
+    let (device, timeout) = (run.device, run.config.timeout());
     let peer = wire.peer_addr()?;
     wire.send(&Message::Row {
         size: BYTES as u32,
@@ -48,15 +42,15 @@ pub fn run(
     })?;
     let (port, memory) = expect!(wire, Message::Listening { port, memory } => (port, memory));
     let target = (SocketAddr::new(peer.ip().to_canonical(), port), memory);
-    let mut one: Box<dyn FnMut() -> Result<Vec<Duration>>> = match config.backend {
+    let mut one: Box<dyn FnMut() -> Result<Vec<Duration>>> = match run.config.backend {
         // Config::check() leaves io_uring out.
-        Backend::Call | Backend::Uring => Box::new(ours(device, target, config.timeout())?),
+        Backend::Call | Backend::Uring => Box::new(ours(device, target, timeout)?),
         #[cfg(feature = "verbs")]
-        Backend::Verbs => Box::new(client(device, target, config.timeout())?),
+        Backend::Verbs => Box::new(client(device, target, timeout)?),
         #[cfg(not(feature = "verbs"))]
         Backend::Verbs => return super::without_verbs(),
     };
-    repeat(STEPS, (config, BYTES as u32), stop, rows, || {
+    repeat(STEPS, run, BYTES as u32, rows, || {
         wire.send(&Message::Alive)?;
         expect!(wire, Message::Alive => ());
         one()
@@ -83,11 +77,8 @@ fn ours(
         let mut times = Times::begin();
         let buffer = pd.alloc_buffer(BUFFER)?;
         times.step();
-        let qp = pd
-            .qp_builder::<Rc>(&cq)
-            .max_send_wr(4)
-            .max_recv_wr(4)
-            .build()?;
+        let builder = pd.qp_builder::<Rc>(&cq).max_send_wr(4);
+        let qp = builder.max_recv_wr(4).build()?;
         let connection = qp
             .connect_cm(addr, &options)
             .map_err(|error| anyhow::anyhow!("connecting to {addr}: {}", error.error()))?;
@@ -105,20 +96,15 @@ fn ours(
 }
 
 /// Accepts connections until the client is done.
-pub fn serve(
-    config: &Config,
-    device: &DeviceOptions,
-    wire: &mut Wire,
-    local: SocketAddr,
-    stop: &Arc<AtomicBool>,
-) -> Result<()> {
+pub fn serve(run: Run<'_>, wire: &mut Wire, local: SocketAddr) -> Result<()> {
+    let (device, timeout) = (run.device, run.config.timeout());
     expect!(wire, Message::Row { .. } => ());
     let addr = SocketAddr::new(local.ip().to_canonical(), 0);
-    let mut server: Box<dyn Server> = match config.peer_backend {
+    let mut server: Box<dyn Server> = match run.config.peer_backend {
         // Config::check() leaves io_uring out.
-        Backend::Call | Backend::Uring => Box::new(Ours::new(device, addr, config.timeout())?),
+        Backend::Call | Backend::Uring => Box::new(Ours::new(device, addr, timeout)?),
         #[cfg(feature = "verbs")]
-        Backend::Verbs => Box::new(Theirs::new(device, addr, config.timeout())?),
+        Backend::Verbs => Box::new(Theirs::new(device, addr, timeout)?),
         #[cfg(not(feature = "verbs"))]
         Backend::Verbs => return super::without_verbs(),
     };
@@ -143,9 +129,9 @@ pub fn serve(
             if early.is_none() {
                 early = wire.receive_within(Duration::from_millis(1))?;
             }
-            let late = began.elapsed() > config.timeout();
+            let late = began.elapsed() > timeout;
             ensure!(!late, "the connection did not end");
-            ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+            ensure!(!run.stop.load(Ordering::Relaxed), "interrupted");
             Ok(())
         };
         while !server.accept()? {

@@ -107,16 +107,6 @@ pub struct Control {
 }
 
 impl Control {
-    pub fn new(stop: &Arc<AtomicBool>, timeout: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            stop: stop.clone(),
-            abort: AtomicBool::new(false),
-            over: AtomicU64::new(0),
-            heard: AtomicBool::new(false),
-            timeout,
-        })
-    }
-
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -205,6 +195,15 @@ pub struct DeviceOptions {
     pub source: Option<IpAddr>,
 }
 
+/// A measurement, as one side sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    pub config: &'a Config,
+    pub device: &'a DeviceOptions,
+    /// Set by Ctrl-C.
+    pub stop: &'a Arc<AtomicBool>,
+}
+
 /// The parameters of the ends of a row, one for each thread.
 #[derive(Debug)]
 pub struct Task<'a> {
@@ -213,22 +212,23 @@ pub struct Task<'a> {
     pub shared: OnceLock<(Device, PortGid)>,
     pub config: &'a Config,
     pub layout: Layout,
-    pub control: &'a Arc<Control>,
+    pub control: Arc<Control>,
 }
 
 impl<'a> Task<'a> {
-    pub fn new(
-        device: &'a DeviceOptions,
-        config: &'a Config,
-        size: u32,
-        control: &'a Arc<Control>,
-    ) -> Self {
+    pub fn new(run: Run<'a>, size: u32) -> Self {
         Self {
-            device,
+            device: run.device,
             shared: OnceLock::new(),
-            config,
-            layout: Layout::new(config, size),
-            control,
+            config: run.config,
+            layout: Layout::new(run.config, size),
+            control: Arc::new(Control {
+                stop: run.stop.clone(),
+                abort: AtomicBool::new(false),
+                over: AtomicU64::new(0),
+                heard: AtomicBool::new(false),
+                timeout: run.config.timeout(),
+            }),
         }
     }
 }
@@ -241,7 +241,7 @@ pub trait End: Send + Sized {
     /// Returns the address that the other side needs.
     fn address(&self) -> EndAddress;
 
-    /// Connects its queue pairs to the peer's, one by one. Called once.
+    /// Connects its queue pairs to the peer's, of which there are as many, one by one. Called once.
     fn connect(&mut self, peer: &EndAddress) -> Result<()>;
 
     /// Posts requests. Before [`Self::connect`] these can only be receives.

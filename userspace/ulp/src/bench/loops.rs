@@ -48,17 +48,15 @@ pub struct Measured {
 }
 
 /// The end condition of a loop.
-pub struct Limit {
-    amount: Amount,
-    warmup: u64,
+pub struct Limit<'a> {
+    config: &'a Config,
     began: Option<Instant>,
 }
 
-impl Limit {
-    pub fn new(config: &Config) -> Self {
+impl<'a> Limit<'a> {
+    pub fn new(config: &'a Config) -> Self {
         Self {
-            amount: config.amount,
-            warmup: config.warmup,
+            config,
             began: None,
         }
     }
@@ -68,12 +66,10 @@ impl Limit {
         if stop.load(Ordering::Relaxed) {
             return true;
         }
-        match self.amount {
-            Amount::Iterations(n) => i + 1 >= n.saturating_add(self.warmup),
+        match self.config.amount {
+            Amount::Iterations(n) => i + 1 >= n.saturating_add(self.config.warmup),
+            Amount::Millis(_) if i < self.config.warmup => false,
             Amount::Millis(ms) => {
-                if i < self.warmup {
-                    return false;
-                }
                 let began = *self.began.get_or_insert(now);
                 now.duration_since(began) >= Duration::from_millis(ms)
             }
@@ -208,27 +204,42 @@ fn ping<E: End>(
     mut round: impl FnMut(&mut Side<'_>, &mut E, u64, bool) -> Result<()>,
 ) -> Result<Measured> {
     let mut side = Side::new(task);
+    let measured = latencies(task, |posted, i, last| {
+        round(&mut side, end, i, last)?;
+        side.make_room(end, false)?;
+        let before = std::mem::replace(posted, Instant::now());
+        Ok(posted.duration_since(before) / 2)
+    })?;
+    side.make_room(end, true)?;
+    Ok(measured)
+}
+
+/// Repeats `round`, which is given the time of the previous request, the number of its own, and
+/// whether it is the last; it sets the time, and returns a latency.
+fn latencies(
+    task: &Task<'_>,
+    mut round: impl FnMut(&mut Instant, u64, bool) -> Result<Duration>,
+) -> Result<Measured> {
     let mut latencies = Latencies::new()?;
     let mut limit = Limit::new(task.config);
     let began = Instant::now();
     let mut posted = began;
-    let mut i = 0;
-    loop {
-        let last = limit.is_last(i, posted, &task.control.stop);
-        round(&mut side, end, i, last)?;
-        side.make_room(end, false)?;
-        let now = Instant::now();
-        if i >= task.config.warmup {
-            latencies.record(now.duration_since(posted) / 2);
+    let mut messages = 0;
+    let mut last = false;
+    while !last {
+        last = limit.is_last(messages, posted, &task.control.stop);
+        let took = round(&mut posted, messages, last)?;
+        if messages >= task.config.warmup {
+            latencies.record(took);
         }
-        posted = now;
-        i += 1;
-        if last {
-            break;
-        }
+        messages += 1;
     }
-    side.make_room(end, true)?;
-    Ok(of_latencies(task, latencies, i, began.elapsed()))
+    Ok(Measured {
+        latencies: Some(latencies),
+        messages: messages.saturating_sub(task.config.warmup),
+        elapsed: began.elapsed(),
+        sent: messages,
+    })
 }
 
 fn write_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<()> {
@@ -363,7 +374,7 @@ impl<'a> Side<'a> {
     fn exchange<E: End>(&mut self, end: &mut E, ops: &[Op]) -> Result<bool> {
         let (task, done) = (self.task, &mut self.done);
         done.clear();
-        post_and_await(task, end, ops, Queue::Recv, done)?;
+        post_and_await(task, end, ops, (Queue::Recv, 1), done)?;
         let [done] = done.as_slice() else {
             bail!("{} messages where one was due", done.len());
         };
@@ -371,16 +382,16 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Posts requests, and waits for a completion.
+/// Posts requests, and waits for a completion, or sleeps until there are `min`.
 fn post_and_await<E: End>(
     task: &Task<'_>,
     end: &mut E,
     ops: &[Op],
-    queue: Queue,
+    (queue, min): (Queue, u32),
     done: &mut Vec<Done>,
 ) -> Result<()> {
     if task.event() {
-        end.post_and_wait(ops, queue, 1)?;
+        end.post_and_wait(ops, queue, min)?;
         while end.reap(queue, done)? == 0 {
             end.post_and_wait(&[], queue, 1)?;
         }
@@ -394,20 +405,6 @@ fn post_and_await<E: End>(
         Queue::Recv => task.awaited(),
     };
     task.control.spin(what, || Ok(end.reap(queue, done)? != 0))
-}
-
-fn of_latencies(
-    task: &Task<'_>,
-    latencies: Latencies,
-    messages: u64,
-    elapsed: Duration,
-) -> Measured {
-    Measured {
-        latencies: Some(latencies),
-        messages: messages.saturating_sub(task.config.warmup),
-        elapsed,
-        sent: messages,
-    }
 }
 
 /// Returns request number `number` of a queue pair, for reads, writes and atomics.
@@ -437,27 +434,14 @@ fn request(task: &Task<'_>, qp: u64, number: u64) -> Op {
 
 /// Repeats posting a request and waiting for its completion.
 fn one_by_one<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
-    let mut latencies = Latencies::new()?;
-    let mut limit = Limit::new(task.config);
     let mut done = Vec::with_capacity(64);
-    let began = Instant::now();
-    let mut i = 0;
-    loop {
+    latencies(task, |posted, i, _| {
         let op = request(task, 0, i);
-        let posted = Instant::now();
-        let last = limit.is_last(i, posted, &task.control.stop);
         done.clear();
-        post_and_await(task, end, &[op], Queue::Send, &mut done)?;
-        let took = posted.elapsed();
-        if i >= task.config.warmup {
-            latencies.record(took);
-        }
-        i += 1;
-        if last {
-            break;
-        }
-    }
-    Ok(of_latencies(task, latencies, i, began.elapsed()))
+        *posted = Instant::now();
+        post_and_await(task, end, &[op], (Queue::Send, 1), &mut done)?;
+        Ok(posted.elapsed())
+    })
 }
 
 /// The state of a loop with many outstanding requests.
@@ -563,7 +547,7 @@ impl<'a> Flow<'a> {
         if post {
             end.post(&self.ops)?;
         }
-        let control = self.task.control;
+        let control = &self.task.control;
         control.spin("a completion", || self.reap(end))
     }
 
@@ -603,15 +587,21 @@ impl<'a> Flow<'a> {
                 self.reap(end)?;
             }
         }
+        self.finish(end)?;
+        Ok(total)
+    }
+
+    /// Waits for all completions.
+    fn finish<E: End>(&mut self, end: &mut E) -> Result<()> {
         while self.signals != 0 {
             self.wait(end, false, self.signals)?;
         }
-        Ok(total)
+        Ok(())
     }
 
     /// Waits until `due`, while it takes completions.
     fn pause<E: End>(&mut self, end: &mut E, due: Instant) -> Result<()> {
-        let control = self.task.control;
+        let control = &self.task.control;
         loop {
             control.check()?;
             let left = due.saturating_duration_since(Instant::now());
@@ -646,7 +636,7 @@ impl<'a> Flow<'a> {
     /// has it.
     fn farewell<E: End>(&mut self, end: &mut E) -> Result<()> {
         let began = Instant::now();
-        let control = self.task.control;
+        let control = &self.task.control;
         let lossy = self.task.config.is_lossy();
         self.last_messages(end)?;
         while lossy && !control.heard.load(Ordering::Relaxed) {
@@ -671,14 +661,7 @@ impl<'a> Flow<'a> {
             self.signals += 1;
             end.post(&[op])?;
         }
-        while self.signals != 0 {
-            if self.task.event() {
-                end.post_and_wait(&[], Queue::Send, self.signals as u32)?;
-            }
-            self.reap(end)?;
-            self.task.control.check()?;
-        }
-        Ok(())
+        self.finish(end)
     }
 }
 
@@ -721,19 +704,10 @@ impl Receiver<'_> {
 
     /// Posts the receives again, and waits for completions.
     fn wait<E: End>(&mut self, end: &mut E, done: &mut Vec<Done>) -> Result<()> {
-        let task = self.task;
-        if task.event() {
-            end.post_and_wait(&self.again, Queue::Recv, self.expected())?;
-            self.again.clear();
-            end.reap(Queue::Recv, done)?;
-            return Ok(());
-        }
-        if !self.again.is_empty() {
-            end.post(&self.again)?;
-            self.again.clear();
-        }
-        task.control
-            .spin(task.awaited(), || Ok(end.reap(Queue::Recv, done)? != 0))
+        let what = (Queue::Recv, self.expected());
+        post_and_await(self.task, end, &self.again, what, done)?;
+        self.again.clear();
+        Ok(())
     }
 
     /// Returns the number of messages to sleep for: a list, if all of it is sure to arrive.

@@ -13,18 +13,12 @@
 macro_rules! with_end {
     ($backend:expr, $run:ident($($argument:expr),*)) => {
         match $backend {
-            $crate::bench::config::Backend::Call => {
-                $run::<$crate::bench::call::CallEnd>($($argument),*)
-            }
-            $crate::bench::config::Backend::Uring => {
-                $run::<$crate::bench::uring::UringEnd>($($argument),*)
-            }
+            Backend::Call => $run::<super::call::CallEnd>($($argument),*),
+            Backend::Uring => $run::<super::uring::UringEnd>($($argument),*),
             #[cfg(feature = "verbs")]
-            $crate::bench::config::Backend::Verbs => {
-                $run::<$crate::bench::verbs::VerbsEnd>($($argument),*)
-            }
+            Backend::Verbs => $run::<super::verbs::VerbsEnd>($($argument),*),
             #[cfg(not(feature = "verbs"))]
-            $crate::bench::config::Backend::Verbs => $crate::bench::without_verbs(),
+            Backend::Verbs => super::without_verbs(),
         }
     };
 }
@@ -63,7 +57,7 @@ use crate::output::{self, causes, interrupts, FormatArgs, Usage, VERSION};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use config::{Amount, Backend, Config, Metric, Mode, Test, Transport};
-use end::DeviceOptions;
+use end::{DeviceOptions, Run};
 pub use stats::Report;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -311,23 +305,16 @@ impl Bench {
             Command::Write {
                 write_with_imm,
                 measure: m,
-            } => {
-                let test = if write_with_imm {
-                    Test::WriteImm
-                } else {
-                    Test::Write
-                };
-                m.run(test)
-            }
+            } => m.run(match write_with_imm {
+                true => Test::WriteImm,
+                false => Test::Write,
+            }),
             Command::Read(m) => m.run(Test::Read),
             Command::Send(m) => m.run(Test::Send),
-            Command::Atomic { op, measure: m } => {
-                let test = match op.as_str() {
-                    "cmp-swap" => Test::CmpSwap,
-                    _ => Test::FetchAdd,
-                };
-                m.run(test)
-            }
+            Command::Atomic { op, measure: m } => m.run(match op.as_str() {
+                "cmp-swap" => Test::CmpSwap,
+                _ => Test::FetchAdd,
+            }),
             Command::Connect { host, common } => {
                 let config = common.config(Test::Connect, Metric::Latency, Config::default());
                 measure(&common, &config, &host, &Ends::default())
@@ -373,9 +360,12 @@ fn without_verbs<T>() -> Result<T> {
 fn study(common: &Common, repeat: u32, host: &str) -> Result<ExitCode> {
     let base = study::base(common.config(Test::Send, Metric::Rate, Config::default()));
     base.check().map_err(|error| Usage(causes(&error)))?;
-    let stop = interrupts()?;
-    let host = address(host, common.device.port);
-    let study = study::run(&base, repeat, &common.options(), &host, &stop)?;
+    let run = Run {
+        config: &base,
+        device: &common.options(),
+        stop: &interrupts()?,
+    };
+    let study = study::run(run, repeat, &address(host, common.device.port))?;
     common.format.print(&study, || study.text())?;
     if study.interrupted {
         return Ok(output::interrupted());
@@ -408,11 +398,15 @@ fn measure(common: &Common, config: &Config, host: &str, ends: &Ends) -> Result<
         let what = "a latency has no rate: --min-rate is for bandwidth and rate";
         return Err(Usage(what.to_owned()).into());
     }
-    let stop = interrupts()?;
+    let run = Run {
+        config,
+        device: &common.options(),
+        stop: &interrupts()?,
+    };
     let host = address(host, common.device.port);
     loop {
-        let outcome = client::run(config, &common.options(), &host, &stop);
-        let interrupted = stop.load(Ordering::Relaxed);
+        let outcome = client::run(run, &host);
+        let interrupted = run.stop.load(Ordering::Relaxed);
         let report = Report {
             version: VERSION,
             config: config.clone(),
@@ -440,18 +434,12 @@ fn measure(common: &Common, config: &Config, host: &str, ends: &Ends) -> Result<
 /// Returns whether no row has a lower rate, and says which has.
 fn is_enough(rows: &[stats::Row], min_rate: Option<f64>) -> bool {
     let min = min_rate.unwrap_or(0.0);
-    let rate = |row: &stats::Row| {
-        row.throughput
-            .as_ref()
-            .map_or(f64::INFINITY, |t| t.msg_rate_mpps)
-    };
-    let slow = rows.iter().find(|row| rate(row) < min);
-    if let Some(row) = slow {
-        message!(
-            "ulp: {:.6} Mpps of {} bytes are less than --min-rate {min}",
-            rate(row),
-            row.size
-        );
+    let rates = rows
+        .iter()
+        .filter_map(|row| Some((row.throughput?.msg_rate_mpps, row.size)));
+    let slow = rates.into_iter().find(|(rate, _)| *rate < min);
+    if let Some((rate, size)) = slow {
+        message!("ulp: {rate:.6} Mpps of {size} bytes are less than --min-rate {min}");
     }
     slow.is_none()
 }

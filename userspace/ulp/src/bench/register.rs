@@ -8,30 +8,23 @@
 
 use super::call;
 use super::client::{repeat, Times};
-use super::config::{Backend, Config};
-use super::end::DeviceOptions;
+use super::config::Backend;
+use super::end::Run;
 use super::stats::Row;
 use anyhow::Result;
 use rust_ulp::Access;
-use std::sync::atomic::AtomicBool;
-use std::sync::Arc;
 use std::time::Duration;
 
 const STEPS: &[&str] = &["allocate", "register", "deregister", "free", "total"];
 
-pub fn run(
-    config: &Config,
-    device: &DeviceOptions,
-    stop: &Arc<AtomicBool>,
-    rows: &mut Vec<Row>,
-) -> Result<()> {
-    match config.backend {
+pub fn run(run: Run<'_>, rows: &mut Vec<Row>) -> Result<()> {
+    match run.config.backend {
         // Config::check() leaves io_uring out.
         Backend::Call | Backend::Uring => {
-            let (device, _) = call::open(device)?;
+            let (device, _) = call::open(run.device)?;
             let pd = device.alloc_pd()?;
             let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-            sizes(config, stop, rows, |size| {
+            sizes(run, rows, |size| {
                 let mut times = Times::begin();
                 let buffer = pd.alloc_buffer(size)?;
                 times.step();
@@ -48,8 +41,8 @@ pub fn run(
         Backend::Verbs => super::without_verbs(),
         #[cfg(feature = "verbs")]
         Backend::Verbs => {
-            let context = super::verbs::open(device)?.context;
-            sizes(config, stop, rows, |size| {
+            let context = super::verbs::open(run.device)?.context;
+            sizes(run, rows, |size| {
                 let mut times = Times::begin();
                 let mut memory = ulp_verbs::RegisteredOnce::new(&context, size)?;
                 times.step();
@@ -65,13 +58,12 @@ pub fn run(
 }
 
 fn sizes(
-    config: &Config,
-    stop: &Arc<AtomicBool>,
+    run: Run<'_>,
     rows: &mut Vec<Row>,
     mut one: impl FnMut(usize) -> Result<Vec<Duration>>,
 ) -> Result<()> {
-    for size in &config.sizes {
-        repeat(STEPS, (config, *size), stop, rows, || one(*size as usize))?;
+    for size in &run.config.sizes {
+        repeat(STEPS, run, *size, rows, || one(*size as usize))?;
     }
     Ok(())
 }

@@ -4,16 +4,16 @@
 //! them.
 
 use super::call;
-use super::config::{Config, Test, VERSION};
+use super::config::{Backend, Config, Test, VERSION};
 use super::connect;
-use super::end::{join, Aborted, Control, DeviceOptions, End, Task};
+use super::end::{join, Aborted, Control, DeviceOptions, End, Run, Task};
 use super::loops;
 use super::wire::{EndAddress, Message, Wire, MAGIC};
 use crate::listen::Listener;
 use crate::machine::Machine;
 use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +33,7 @@ pub fn run(addr: &str, once: bool, device: &DeviceOptions, stop: &Arc<AtomicBool
     })?;
     message!("ulp: listening at {}", listener.local_addr()?);
     while let Some((tcp, peer)) = listener.accept(stop)? {
-        let result = client(tcp, device, stop);
-        match result {
+        match client(tcp, device, stop) {
             Ok(()) => {}
             Err(error) if once => return Err(error.context(format!("client {peer}"))),
             Err(error) => message!("ulp: client {peer}: {}", causes(&error)),
@@ -58,7 +57,7 @@ fn client(tcp: TcpStream, device: &DeviceOptions, stop: &Arc<AtomicBool>) -> Res
 
 fn serve(
     wire: &mut Wire,
-    local: std::net::SocketAddr,
+    local: SocketAddr,
     device: &DeviceOptions,
     stop: &Arc<AtomicBool>,
 ) -> Result<()> {
@@ -77,17 +76,19 @@ fn serve(
         version: VERSION,
         machine: Box::new(Machine::here()),
     })?;
+    let config = &config;
+    let run = Run {
+        config,
+        device,
+        stop,
+    };
     if config.test == Test::Connect {
-        return connect::serve(&config, device, wire, local, stop);
+        return connect::serve(run, wire, local);
     }
     loop {
         match wire.receive()? {
             Message::Row { size, ends } => {
-                let (config, ends) = (&config, &ends);
-                with_end!(
-                    config.peer_backend,
-                    row(config, device, size, ends, wire, stop)
-                )?;
+                with_end!(config.peer_backend, row(run, size, &ends, wire))?;
             }
             Message::Bye => return Ok(()),
             Message::Alive => {}
@@ -96,26 +97,18 @@ fn serve(
     }
 }
 
-fn row<E: End>(
-    config: &Config,
-    device: &DeviceOptions,
-    size: u32,
-    theirs: &[EndAddress],
-    wire: &mut Wire,
-    stop: &Arc<AtomicBool>,
-) -> Result<()> {
+fn row<E: End>(run: Run<'_>, size: u32, theirs: &[EndAddress], wire: &mut Wire) -> Result<()> {
+    let config = run.config;
     ensure!(
         config.sizes.contains(&size),
         "a row of {size} bytes was not announced"
     );
+    let (n, threads) = (theirs.len(), config.threads);
     ensure!(
-        theirs.len() == config.threads as usize,
-        "the client has {} ends for {} threads",
-        theirs.len(),
-        config.threads
+        n == threads as usize,
+        "the client has {n} ends for {threads} threads"
     );
-    let control = Control::new(stop, config.timeout());
-    let task = Task::new(device, config, size, &control);
+    let task = Task::new(run, size);
     for end in theirs {
         end.check(config.qps, task.layout.bytes())?;
     }
@@ -135,7 +128,7 @@ fn row<E: End>(
 ///
 /// Returns the numbers of messages that the client sent, and that the threads counted.
 fn serve_all<E: End>(ends: &mut [E], task: &Task<'_>, wire: &mut Wire) -> Result<(u64, u64)> {
-    let (config, control) = (task.config, task.control);
+    let (config, control) = (task.config, &task.control);
     std::thread::scope(|scope| {
         let threads = ends
             .iter_mut()

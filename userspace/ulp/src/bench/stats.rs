@@ -3,11 +3,13 @@
 //! The results of measurements.
 
 use super::config::{Backend, Config, Metric, Mode, Test};
+use super::end::Run;
 use crate::machine::Machine;
 use anyhow::Result;
 use hdrhistogram::Histogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The longest latency of the histogram. Longer ones count as this one, apart from the maximum.
@@ -151,7 +153,8 @@ pub struct Row {
 
 impl Row {
     /// Returns a row without results.
-    pub fn new(config: &Config, size: u32, interrupted: bool) -> Self {
+    pub fn new(run: Run<'_>, size: u32) -> Self {
+        let config = run.config;
         Self {
             test: config.test,
             metric: config.metric,
@@ -162,7 +165,7 @@ impl Row {
             iterations: 0,
             elapsed_ns: 0,
             lost: None,
-            interrupted,
+            interrupted: run.stop.load(Ordering::Relaxed),
             latency_ns: None,
             throughput: None,
         }

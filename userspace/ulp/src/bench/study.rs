@@ -8,15 +8,14 @@
 
 use super::client;
 use super::config::{Config, Metric, Mode, Test, Transport};
-use super::end::DeviceOptions;
+use super::end::Run;
 use super::stats::Row;
+use super::table;
 use crate::machine::Machine;
 use anyhow::{Context, Result};
-use comfy_table::{presets::NOTHING, CellAlignment, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A parameter that is changed: its name with its option, and a function that sets value number `i`
 /// and returns its name.
@@ -112,15 +111,9 @@ pub fn base(common: Config) -> Config {
 }
 
 /// Runs all measurements `repeat` times. Ctrl-C ends them; what is complete is summed up.
-pub fn run(
-    base: &Config,
-    repeat: u32,
-    device: &DeviceOptions,
-    host: &str,
-    stop: &Arc<AtomicBool>,
-) -> Result<Study> {
+pub fn run(base: Run<'_>, repeat: u32, host: &str) -> Result<Study> {
     let mut study = Study {
-        config: base.clone(),
+        config: base.config.clone(),
         command: std::env::args().collect(),
         client: Machine::here(),
         server: None,
@@ -129,12 +122,12 @@ pub fn run(
         interrupted: false,
     };
     for (factor, set) in FACTORS {
-        let values = values(*set, base);
+        let values = values(*set, base.config);
         let mut runs = vec![Vec::new(); values.len()];
         for _ in 0..repeat {
             for ((name, config), runs) in values.iter().zip(&mut runs) {
-                let outcome = client::run(config, device, host, stop);
-                if stop.load(Ordering::Relaxed) {
+                let outcome = client::run(Run { config, ..base }, host);
+                if base.stop.load(Ordering::Relaxed) {
                     study.interrupted = true;
                     return Ok(study.sum_up());
                 }
@@ -235,23 +228,18 @@ impl Study {
 
     /// Formats the study as tables.
     pub fn text(&self) -> String {
-        let mut table = Table::new();
-        table.load_preset(NOTHING);
         let head = "factor|value|messages/s|slowest|fastest|Gbit/s";
-        table.set_header(head.split('|'));
-        for value in &self.values {
-            table.add_row([
+        let rows = self.values.iter().map(|value| {
+            vec![
                 value.factor.to_owned(),
                 value.value.clone(),
                 format!("{:.0}", value.messages_per_s),
                 format!("{:.0}", value.range.0),
                 format!("{:.0}", value.range.1),
                 format!("{:.3}", value.gbit_s),
-            ]);
-        }
-        for column in table.column_iter_mut().skip(2) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+            ]
+        });
+        let table = table::of(head.split('|'), rows, 2);
         let mut text = format!("{table}\n\nwhat matters, the most first:");
         for effect in &self.effects {
             text += &format!("\n  {}", effect.text());

@@ -39,6 +39,20 @@ fn us(row: &Row, ns: fn(&LatencyNs) -> f64) -> Option<String> {
     Some(format!("{:.2}", ns(row.latency_ns.as_ref()?) / 1000.0))
 }
 
+/// Returns a table whose columns from number `right` are aligned to the right.
+pub fn of<'a>(
+    head: impl Iterator<Item = &'a str>,
+    rows: impl Iterator<Item = Vec<String>>,
+    right: usize,
+) -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(head).add_rows(rows);
+    for column in table.column_iter_mut().skip(right) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
 /// Formats a report: its parameters, then its rows. With `gbits` the throughput is in Gbit/s.
 pub fn render(report: &Report, gbits: bool) -> String {
     let (config, rows) = (&report.config, &report.rows);
@@ -60,16 +74,11 @@ pub fn render(report: &Report, gbits: bool) -> String {
         rows.iter().any(|row| value(row).is_some()) && !(gbits && *title == MIB)
     });
     let columns: Vec<_> = columns.collect();
-    let mut table = Table::new();
-    table.load_preset(NOTHING);
-    table.set_header(columns.iter().map(|(title, _)| *title));
-    for row in rows {
+    let cells = rows.iter().map(|row| {
         let cells = columns.iter().map(|(_, value)| value(row));
-        table.add_row(cells.map(Option::unwrap_or_default));
-    }
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+        cells.map(Option::unwrap_or_default).collect()
+    });
+    let table = of(columns.iter().map(|(title, _)| *title), cells, 0);
     let interrupted = if report.interrupted {
         "\n(interrupted)"
     } else {

@@ -8,7 +8,7 @@ use crate::wire;
 use anyhow::{bail, ensure, Context, Result};
 use rust_ulp::{Endpoint, RemoteSlice};
 use serde::{Deserialize, Serialize};
-use std::io::ErrorKind;
+use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -27,16 +27,11 @@ pub struct EndAddress {
 impl EndAddress {
     /// Checks that the end has so many queue pairs and bytes.
     pub fn check(&self, qps: u32, bytes: u64) -> Result<()> {
+        let (n, len) = (self.qps.len(), self.memory.len());
+        ensure!(n == qps as usize, "the peer has {n} queue pairs, not {qps}");
         ensure!(
-            self.qps.len() == qps as usize,
-            "the peer has {} queue pairs, not {qps}",
-            self.qps.len()
-        );
-        let memory = &self.memory;
-        ensure!(
-            memory.len() >= bytes,
-            "the peer's buffer has {} bytes, not {bytes}",
-            memory.len()
+            len >= bytes,
+            "the peer's buffer has {len} bytes, not {bytes}"
         );
         for qp in &self.qps {
             ensure!(
@@ -120,18 +115,11 @@ impl Wire {
     pub fn receive_within(&mut self, time: Duration) -> Result<Option<Message>> {
         self.tcp.set_read_timeout(Some(time))?;
         match self.tcp.peek(&mut [0]) {
-            Err(e)
-                if [
-                    ErrorKind::WouldBlock,
-                    ErrorKind::TimedOut,
-                    ErrorKind::Interrupted,
-                ]
-                .contains(&e.kind()) =>
-            {
-                Ok(None)
-            }
-            Err(e) => Err(e).context("waiting for the peer"),
             Ok(_) => self.receive().map(Some),
+            Err(error) => match error.kind() {
+                WouldBlock | TimedOut | Interrupted => Ok(None),
+                _ => Err(error).context("waiting for the peer"),
+            },
         }
     }
 }

@@ -6,7 +6,7 @@
 
 pub mod connect;
 
-use super::config::Transport;
+use super::config::{Config, Transport};
 use super::end::{Aborted, Control, DeviceOptions, Done, End, Kind, Op, Queue, Task};
 use super::wire::EndAddress;
 use crate::output::causes;
@@ -140,23 +140,23 @@ impl Drop for Guard {
     }
 }
 
+/// A completion queue, and the completions that were polled and not yet reaped.
+struct Polled {
+    cq: Arc<VerbsCq>,
+    done: VecDeque<ulp_verbs::Done>,
+}
+
 pub struct VerbsEnd {
     guard: Guard,
     qps: Arc<Vec<QueuePair>>,
     psns: Vec<u32>,
-    /// Service level and traffic class.
-    class: (u8, u8),
-    /// The outstanding reads and atomics, and the code of the wait for an acknowledgement.
-    limits: (u8, u8),
+    config: Config,
     chosen: Chosen,
     memory: Arc<Memory>,
     memory_remote: RemoteSlice,
     srq: Option<Arc<Srq>>,
-    send_cq: Arc<VerbsCq>,
-    recv_cq: Arc<VerbsCq>,
-    /// Completions that were polled and not yet reaped.
-    sent: VecDeque<ulp_verbs::Done>,
-    received: VecDeque<ulp_verbs::Done>,
+    /// By [`Queue`].
+    queues: [Polled; 2],
     room: Requests,
     remote: Option<RemoteSlice>,
     control: Arc<Control>,
@@ -207,20 +207,14 @@ impl VerbsEnd {
 
     /// Polls once, and returns the number of completions to reap.
     fn poll(&mut self, queue: Queue) -> Result<usize> {
-        let (cq, done) = match queue {
-            Queue::Send => (&self.send_cq, &mut self.sent),
-            Queue::Recv => (&self.recv_cq, &mut self.received),
-        };
+        let Polled { cq, done } = &mut self.queues[queue as usize];
         while cq.poll(32, |d| done.push_back(d))? == 32 {}
         Ok(done.len())
     }
 
     fn wait(&mut self, queue: Queue) -> Result<()> {
         while self.poll(queue)? == 0 {
-            let cq = match queue {
-                Queue::Send => self.send_cq.clone(),
-                Queue::Recv => self.recv_cq.clone(),
-            };
+            let cq = self.queues[queue as usize].cq.clone();
             cq.arm()?;
             // Completions from before the queue was armed cause no event.
             if self.poll(queue)? != 0 {
@@ -234,9 +228,7 @@ impl VerbsEnd {
         }
         Ok(())
     }
-}
 
-impl VerbsEnd {
     /// Returns the word with the byte at an offset, and the index of the byte in it.
     fn word(&self, offset: u64) -> Result<(&AtomicU64, usize)> {
         let word = self.memory.words().get(offset as usize / 8);
@@ -253,8 +245,13 @@ impl End for VerbsEnd {
         }
         let memory = Memory::new(&chosen.context, usize::try_from(task.layout.bytes())?)?;
         let (sends, recvs) = config.requests(2);
-        let queue = |entries: u32| VerbsCq::new(&chosen.context, entries);
-        let (send_cq, recv_cq) = (queue(sends)?, queue(recvs)?);
+        let queue = |entries: u32| -> Result<Polled> {
+            let cq = VerbsCq::new(&chosen.context, entries)?;
+            let done = VecDeque::with_capacity(1024);
+            Ok(Polled { cq, done })
+        };
+        let queues = [queue(sends)?, queue(recvs)?];
+        let [send_cq, recv_cq] = [&queues[0].cq, &queues[1].cq];
         let mut qps = Vec::new();
         let transport = match config.transport {
             Transport::Rc => ulp_verbs::Transport::Rc,
@@ -265,7 +262,7 @@ impl End for VerbsEnd {
         let srq = srq.transpose()?;
         for _ in 0..config.qps {
             let room = (config.depth + 2, config.rx_depth + 2, config.inline);
-            let qp = QueuePair::new(transport, &memory, &send_cq, &recv_cq, room, srq.as_ref())?;
+            let qp = QueuePair::new(transport, &memory, send_cq, recv_cq, room, srq.as_ref())?;
             qp.init(chosen.port)?;
             qps.push(qp);
         }
@@ -273,17 +270,13 @@ impl End for VerbsEnd {
         Ok(Self {
             guard: Guard::new(qps.clone(), task.control.clone()),
             psns: qps.iter().map(|_| random_psn()).collect(),
-            class: (config.sl, config.traffic_class),
-            limits: (config.outs(), config.qp_timeout),
+            config: config.clone(),
             qps,
             chosen,
             memory_remote: RemoteSlice::new(memory.addr(), task.layout.bytes(), memory.rkey())?,
             memory,
             srq,
-            send_cq,
-            recv_cq,
-            sent: VecDeque::with_capacity(1024),
-            received: VecDeque::with_capacity(1024),
+            queues,
             room: Requests::default(),
             remote: None,
             control: task.control.clone(),
@@ -291,7 +284,7 @@ impl End for VerbsEnd {
     }
 
     fn address(&self) -> EndAddress {
-        let (chosen, outs) = (&self.chosen, self.limits.0);
+        let (chosen, outs) = (&self.chosen, self.config.outs());
         let qps = self.qps.iter().zip(&self.psns).map(|(qp, psn)| {
             let end = Endpoint::new(qp.qp_num(), *psn, chosen.gid, chosen.mtu);
             end.lid(chosen.lid).rd_atomic(outs, outs)
@@ -304,11 +297,7 @@ impl End for VerbsEnd {
 
     fn connect(&mut self, peer: &EndAddress) -> Result<()> {
         self.remote = Some(peer.memory);
-        ensure!(
-            peer.qps.len() == self.qps.len(),
-            "the peer has another number of queue pairs"
-        );
-        let chosen = &self.chosen;
+        let (chosen, config) = (&self.chosen, &self.config);
         for ((qp, psn), peer) in self.qps.iter().zip(&self.psns).zip(&peer.qps) {
             let peer = Peer {
                 qp_num: peer.qp_num,
@@ -316,11 +305,11 @@ impl End for VerbsEnd {
                 gid: peer.gid.0,
                 lid: peer.lid,
                 mtu: peer.mtu.min(chosen.mtu) as u8,
-                responder: peer.responder.min(self.limits.0),
-                initiator: peer.initiator.min(self.limits.0),
-                sl: self.class.0,
-                traffic_class: self.class.1,
-                timeout: self.limits.1,
+                responder: peer.responder.min(config.outs()),
+                initiator: peer.initiator.min(config.outs()),
+                sl: config.sl,
+                traffic_class: config.traffic_class,
+                timeout: config.qp_timeout,
             };
             qp.connect(chosen.port, chosen.gid_index, *psn, &peer)?;
         }
@@ -371,11 +360,7 @@ impl End for VerbsEnd {
         if n == 0 {
             return Ok(0);
         }
-        let ready = match queue {
-            Queue::Send => &mut self.sent,
-            Queue::Recv => &mut self.received,
-        };
-        for d in ready.drain(..) {
+        for d in self.queues[queue as usize].done.drain(..) {
             if d.status != 0 {
                 if self.guard.overdue.load(Ordering::Relaxed) {
                     bail!("no completion for {:?}", self.control.timeout);
