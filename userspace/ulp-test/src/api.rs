@@ -6,6 +6,7 @@
 use crate::cause::{Evidence, Here, QpReport, RetryCause};
 use crate::hosts::{connect, pattern, Host};
 use crate::report::{because, check, equal, hang, Outcome, Report};
+use crate::sys::send_signal;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use rust_ulp::error::{CompletionError, ErrorKind};
 use rust_ulp::events::EventKind;
@@ -21,10 +22,14 @@ use rust_ulp::{
     Status,
 };
 use rust_ulp_extra::pool::Pool;
+use signal_hook::consts::SIGUSR1;
+use std::fmt::Display;
+use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -92,6 +97,7 @@ pub fn run(r: &mut Report) {
         events,
         manager,
         manager_refuses,
+        manager_and_signals,
         unfinished,
         files,
         rings,
@@ -805,6 +811,151 @@ fn manager_refuses(r: &mut Report, a: &Host, b: &Host) {
             Ok(check(error.to_string(), is_it))
         },
     );
+}
+
+/// The RoCE packets to a host of `two-hosts` are lost until it is dropped.
+struct Deaf(&'static str);
+
+impl Deaf {
+    fn new(host: &'static str) -> Outcome<Self> {
+        let rules = "add table inet deaf; \
+            add chain inet deaf in { type filter hook input priority 0; }; \
+            add rule inet deaf in udp dport 4791 drop";
+        nft(host, rules).map(|()| Self(host))
+    }
+}
+
+impl Drop for Deaf {
+    fn drop(&mut self) {
+        let _ = nft(self.0, "delete table inet deaf");
+    }
+}
+
+fn nft(host: &str, rules: &str) -> Outcome {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", host, "nft", rules]);
+    let status = command.stdin(Stdio::null()).status();
+    check("nft", status.map_err(because("ip netns"))?.success())
+}
+
+/// Waits until it is so.
+fn until(what: &str, so: impl Fn() -> bool) -> Outcome {
+    let end = Instant::now() + hang();
+    while !so() {
+        check(what, Instant::now() < end)?;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Returns whether a thread of this process sleeps in the module.
+fn sleeps_in_module(thread: i32) -> bool {
+    let read = |name| fs::read_to_string(format!("/proc/self/task/{thread}/{name}"));
+    let (stack, stat) = (read("stack"), read("stat"));
+    stack.is_ok_and(|stack| stack.contains("rust_ulp")) && stat.is_ok_and(|s| s.contains(") S "))
+}
+
+/// Runs `wait` in a thread, which three signals wake while it sleeps in the module, then `end`,
+/// which may take the time that it is given: none if a signal has ended the wait.
+///
+/// The handler runs in that thread, so that the system call has ended each time.
+fn interrupted<T: std::marker::Send, E: Display + std::marker::Send, U>(
+    what: &str,
+    wait: impl FnOnce() -> Result<T, E> + std::marker::Send,
+    end: impl FnOnce(Duration) -> U,
+) -> Outcome<(T, U)> {
+    let handled = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGUSR1, handled.clone()).map_err(because("the handler"))?;
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let waiter = scope.spawn(move || {
+            let _ = tell.send(fs::read_link("/proc/thread-self"));
+            wait()
+        });
+        let thread = told.recv().map_err(because("the thread"))?;
+        let thread = thread.map_err(because("/proc/thread-self"))?;
+        let thread = thread
+            .file_name()
+            .and_then(|name| name.to_str()?.parse().ok());
+        let thread = thread.ok_or("the number of the thread")?;
+        let sleeps = || sleeps_in_module(thread) || waiter.is_finished();
+        let mut signals = 0;
+        until("it sleeps", sleeps)?;
+        while signals < 3 && !waiter.is_finished() {
+            handled.store(false, Ordering::Relaxed);
+            send_signal(thread, SIGUSR1).map_err(because("tgkill"))?;
+            until("the handler runs", || handled.load(Ordering::Relaxed))?;
+            signals += 1;
+            until("it sleeps again", sleeps)?;
+        }
+        let time = if waiter.is_finished() {
+            Duration::ZERO
+        } else {
+            hang()
+        };
+        let end = end(time);
+        let got = waiter
+            .join()
+            .map_err(|_| "it panicked")?
+            .map_err(because(what))?;
+        equal("signals that it waited on after", signals, 3)?;
+        Ok((got, end))
+    })
+}
+
+/// Signals whose handlers return, while the connection manager is waited for.
+fn manager_and_signals(r: &mut Report, a: &Host, b: &Host) {
+    let Some(any) = r.need("an address", || address(b, 0)) else {
+        return;
+    };
+    let name = "CM: signals end no wait: next_request(), accept(), connect_cm()";
+    if !std::path::Path::new("/run/netns/h1").exists() {
+        return r.skip(name, "it needs two hosts");
+    }
+    r.case(name, || {
+        let (long, accepting) = (
+            cm::ConnectOptions::new().timeout(hang()),
+            cm::AcceptOptions::new().timeout(hang()),
+        );
+        let qp = |host: &Host| host.qp().build().map_err(because("a queue pair"));
+        let listener = cm::Listener::bind(&b.dev, any, 4).map_err(because("listening"))?;
+        let addr = listener.local_addr();
+        let (first, second, third, fourth) = (qp(a)?, qp(b)?, qp(a)?, qp(b)?);
+
+        let (request, pending) = interrupted(
+            "next_request()",
+            || listener.next_request(hang()),
+            |_| first.begin_connect_cm(addr, &long),
+        )?;
+        let pending = pending.map_err(because("begin_connect_cm()"))?;
+        // The acceptance does not arrive, so that the message that ends its wait does not come.
+        let deaf = Deaf::new("h1")?;
+        let (theirs, ours) = interrupted(
+            "accept()",
+            || request.accept(second, &accepting),
+            |time| {
+                drop(deaf);
+                pending.finish(time)
+            },
+        )?;
+        let ours = ours.map_err(because("finish()"))?;
+        let peers = (ours.qp().peer().qp_num, theirs.qp().peer().qp_num);
+        let want = (theirs.qp().qp_num(), ours.qp().qp_num());
+        equal("each other's number", peers, want)?;
+
+        let (ours, theirs) = interrupted(
+            "connect_cm()",
+            || third.connect_cm(addr, &long),
+            |time| {
+                let request = listener.next_request(time);
+                request.map(|request| request.accept(fourth, &accepting))
+            },
+        )?;
+        let theirs = theirs.map_err(because("the second request"))?;
+        let theirs = theirs.map_err(because("the second accept()"))?;
+        let number = ours.qp().peer().qp_num;
+        equal("the peer of the second", number, theirs.qp().qp_num())
+    });
 }
 
 // --- deadlines, cancel, eventfds --------------------------------------------------------------------------------

@@ -510,6 +510,13 @@ pub fn enter_net(namespace: &impl AsFd) -> Result<(), Errno> {
     Errno::result(status).map(drop)
 }
 
+/// Sends a signal to a thread of this process, by its number in `/proc/self/task`.
+pub fn send_signal(thread: i32, signal: i32) -> Result<(), Errno> {
+    // SAFETY: The call takes no address.
+    let status = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
+    Errno::result(status).map(drop)
+}
+
 /// An io_uring with large entries on both sides.
 ///
 /// What its entries point at is, as everywhere here, memory into which nobody has references:
