@@ -7,7 +7,7 @@
 
 use rust_ulp::qp::Rc;
 use rust_ulp::wr::{Recv, Send};
-use rust_ulp::{Device, Opcode};
+use rust_ulp::{Device, Error, Opcode};
 use rust_ulp_extra::pool::Pool;
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn listen(addr: &str) -> Result<()> {
     let pool = Pool::new(buf.slice(..)?, 1024)?;
     let qp = pd.qp_builder::<Rc>(&cq).build()?;
     while let Some(chunk) = pool.take() {
-        chunk.post(&qp, |memory| Ok(Recv::new(memory)))?;
+        chunk.post(&qp, |memory| Ok(Recv::new(memory))).map_err(Error::from)?;
     }
     let (qp, peer) = qp.accept_tcp(addr, &[])?;
     for expected in 0u64.. {
@@ -50,7 +50,7 @@ fn listen(addr: &str) -> Result<()> {
             return Err(format!("not message {expected}").into());
         }
         // It is ours again: for the next one.
-        chunk.post(&qp, |memory| Ok(Recv::new(memory)))?;
+        chunk.post(&qp, |memory| Ok(Recv::new(memory))).map_err(Error::from)?;
     }
     Ok(())
 }
@@ -59,7 +59,8 @@ fn connect(addr: &str, count: &str) -> Result<()> {
     let count: u64 = count.parse()?;
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(64)?);
-    let pool = Pool::new(pd.alloc_buffer(8 * 1024)?.slice(..)?, 1024)?;
+    let buf = pd.alloc_buffer(8 * 1024)?;
+    let pool = Pool::new(buf.slice(..)?, 1024)?;
     let (qp, _peer) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     for number in 0..=count {
         // None is free: wait for one.
@@ -69,7 +70,7 @@ fn connect(addr: &str, count: &str) -> Result<()> {
         };
         chunk.write_at(0, &number.to_le_bytes())?;
         let len = if number == count { 0 } else { 1024 };
-        chunk.post(&qp, |memory| Ok(Send::new(memory.slice(..len)?)))?;
+        chunk.post(&qp, |memory| Ok(Send::new(memory.slice(..len)?))).map_err(Error::from)?;
     }
     while pool.available() < pool.len() {
         let done = cq.wait(LONG)?.ok()?;

@@ -34,8 +34,8 @@ struct Flight {
 }
 
 #[derive(Debug)]
-struct Inner {
-    memory: LocalSlice,
+struct Inner<'b> {
+    memory: LocalSlice<'b>,
     chunk_len: usize,
     /// Free chunks.
     free: Mutex<VecDeque<u32>>,
@@ -43,7 +43,7 @@ struct Inner {
     tag: Tag,
 }
 
-impl Inner {
+impl Inner<'_> {
     /// Takes a chunk back from its request. Returns true for the one caller that did.
     fn land(&self, index: u32, flying: u32) -> bool {
         self.slots.get(index as usize).is_some_and(|slot| {
@@ -98,19 +98,19 @@ impl Inner {
 /// chunks come back when the queue is gone. A chunk that the program forgets never comes back;
 /// nothing else breaks.
 ///
-/// A clone is cheap, and shares the chunks. A chunk keeps the pool, and the pool keeps its buffer.
+/// A clone is cheap, and shares the chunks. A chunk keeps the pool, which borrows its buffer.
 #[derive(Clone, Debug)]
-pub struct Pool {
-    inner: Arc<Inner>,
+pub struct Pool<'b> {
+    inner: Arc<Inner<'b>>,
 }
 
-impl Pool {
+impl<'b> Pool<'b> {
     /// Divides `memory` into as many chunks of `chunk_len` bytes as fit.
     ///
     /// # Errors
     ///
     /// [`Error::Range`] if none fits, [`Error::TooMany`] if there would be more than 4,194,304.
-    pub fn new(memory: LocalSlice, chunk_len: usize) -> Result<Self> {
+    pub fn new(memory: LocalSlice<'b>, chunk_len: usize) -> Result<Self> {
         let Some(count @ 1..) = memory.len().checked_div(chunk_len) else {
             return Err(Error::Range {
                 what: "a chunk",
@@ -145,7 +145,7 @@ impl Pool {
     }
 
     /// Takes a free chunk, if there is one. Its bytes are those that were last written to it.
-    pub fn take(&self) -> Option<Chunk> {
+    pub fn take(&self) -> Option<Chunk<'b>> {
         let index = self.inner.pop().or_else(|| {
             self.reclaim();
             self.inner.pop()
@@ -155,7 +155,7 @@ impl Pool {
 
     /// Returns the chunk of a completed request of this pool. Returns [`None`] for other requests,
     /// and for one that has timed out or was canceled: the device may still access its chunk.
-    pub fn complete(&self, done: &Completion) -> Option<Chunk> {
+    pub fn complete(&self, done: &Completion) -> Option<Chunk<'b>> {
         if done.status.is_unfinished() {
             return None;
         }
@@ -165,7 +165,7 @@ impl Pool {
     /// Returns the chunk of an entry of a ring that has completed, also when its request was not
     /// posted. Returns [`None`] as [`Self::complete`] does.
     #[cfg(feature = "io-uring")]
-    pub fn complete_entry(&self, done: &Cqe) -> Option<Chunk> {
+    pub fn complete_entry(&self, done: &Cqe) -> Option<Chunk<'b>> {
         match &done.result {
             Ok(completion) => self.complete(completion),
             Err(Error::CqCorrupt) => None, // nothing tells what became of the request
@@ -174,7 +174,7 @@ impl Pool {
     }
 
     /// Takes the chunk back from the request with that number, if it has it.
-    fn landed(&self, number: u64) -> Option<Chunk> {
+    fn landed(&self, number: u64) -> Option<Chunk<'b>> {
         let index = self.inner.tag.index(number)?;
         let slot = self.inner.slots.get(index as usize)?;
         let flying = slot.state.load(Ordering::Acquire);
@@ -237,8 +237,8 @@ fn wr_id(tag: Tag, index: u32, flying: u32) -> u64 {
 #[derive(Debug)]
 #[must_use = "a chunk goes back when it is dropped"]
 #[doc(alias = "Piece")]
-pub struct Chunk {
-    pool: Arc<Inner>,
+pub struct Chunk<'b> {
+    pool: Arc<Inner<'b>>,
     index: u32,
     /// Not the request's.
     ours: bool,
@@ -246,8 +246,8 @@ pub struct Chunk {
     held: bool,
 }
 
-impl Chunk {
-    fn new(pool: &Arc<Inner>, index: u32) -> Self {
+impl<'b> Chunk<'b> {
+    fn new(pool: &Arc<Inner<'b>>, index: u32) -> Self {
         Self {
             pool: pool.clone(),
             index,
@@ -315,8 +315,8 @@ impl Chunk {
     pub fn post<'a, Q, R: RequestFor<'a, Q>>(
         mut self,
         queue: Q,
-        request: impl FnOnce(LocalSlice) -> Result<R>,
-    ) -> Result<(), ChunkError> {
+        request: impl FnOnce(LocalSlice<'b>) -> Result<R>,
+    ) -> Result<(), ChunkError<'b>> {
         let posted = self.local().and_then(request).and_then(|request| {
             let wr_id = self.fly(R::life_of(&queue));
             request.tracked(wr_id).post_to(queue)
@@ -342,8 +342,8 @@ impl Chunk {
         mut self,
         ring: &mut Ring,
         queue: Q,
-        request: impl FnOnce(LocalSlice) -> Result<R>,
-    ) -> Result<(), ChunkError> {
+        request: impl FnOnce(LocalSlice<'b>) -> Result<R>,
+    ) -> Result<(), ChunkError<'b>> {
         let pushed = self.local().and_then(request).and_then(|request| {
             let wr_id = self.fly(R::life_of(&queue));
             ring.push(queue, request.tracked(wr_id))
@@ -358,7 +358,7 @@ impl Chunk {
     }
 
     /// Returns its memory, for requests.
-    fn local(&self) -> Result<LocalSlice> {
+    fn local(&self) -> Result<LocalSlice<'b>> {
         let start = self.offset() - self.pool.memory.offset();
         self.pool.memory.slice(start..start + self.len())
     }
@@ -391,7 +391,7 @@ impl Chunk {
     }
 
     /// It was not posted.
-    fn refused(mut self, error: Error) -> ChunkError {
+    fn refused(mut self, error: Error) -> ChunkError<'b> {
         self.ground();
         ChunkError { error, chunk: self }
     }
@@ -419,7 +419,7 @@ impl Chunk {
     }
 }
 
-impl Drop for Chunk {
+impl Drop for Chunk<'_> {
     fn drop(&mut self) {
         if self.ours && !self.pool.memory.buffer().is_inherited() {
             self.ground();
@@ -437,7 +437,7 @@ impl Drop for Chunk {
 pub struct ChunkBatch<'a> {
     batch: DeviceBatch<'a>,
     /// Each with the index of its request.
-    chunks: Vec<(u32, Chunk)>,
+    chunks: Vec<(u32, Chunk<'a>)>,
 }
 
 impl<'a> ChunkBatch<'a> {
@@ -466,9 +466,9 @@ impl<'a> ChunkBatch<'a> {
     pub fn push_chunk<Q, R: RequestFor<'a, Q>>(
         &mut self,
         queue: Q,
-        mut chunk: Chunk,
-        request: impl FnOnce(LocalSlice) -> Result<R>,
-    ) -> Result<(), ChunkError> {
+        mut chunk: Chunk<'a>,
+        request: impl FnOnce(LocalSlice<'a>) -> Result<R>,
+    ) -> Result<(), ChunkError<'a>> {
         // Less than there may be in one call.
         let index = self.batch.len() as u32;
         let pushed = chunk.local().and_then(request).and_then(|request| {
@@ -533,41 +533,44 @@ impl<'a> ChunkBatch<'a> {
 }
 
 /// The error of posting a chunk, with the chunk.
+///
+/// It borrows what the chunk does. `?` makes an [`Error`] of it, which drops the chunk; for a
+/// `Box<dyn Error>`, `map_err(rust_ulp::Error::from)?` does.
 #[doc(alias = "PieceError")]
-pub struct ChunkError {
+pub struct ChunkError<'b> {
     error: Error,
-    chunk: Chunk,
+    chunk: Chunk<'b>,
 }
 
-impl ChunkError {
+impl<'b> ChunkError<'b> {
     /// Returns the error.
     pub fn error(&self) -> &Error {
         &self.error
     }
 
     /// Returns the chunk, to be posted again.
-    pub fn into_chunk(self) -> Chunk {
+    pub fn into_chunk(self) -> Chunk<'b> {
         self.chunk
     }
 }
 
-impl fmt::Debug for ChunkError {
+impl fmt::Debug for ChunkError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ChunkError").field(&self.error).finish()
     }
 }
 
-impl fmt::Display for ChunkError {
+impl fmt::Display for ChunkError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.error, f)
     }
 }
 
-impl std::error::Error for ChunkError {}
+impl std::error::Error for ChunkError<'_> {}
 
 /// Drops the chunk, which is free again.
-impl From<ChunkError> for Error {
-    fn from(error: ChunkError) -> Self {
+impl From<ChunkError<'_>> for Error {
+    fn from(error: ChunkError<'_>) -> Self {
         error.error
     }
 }

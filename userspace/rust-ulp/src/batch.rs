@@ -3,7 +3,7 @@
 //! Posting: many requests by one call.
 
 use crate::abi;
-use crate::ah::AddressHandle;
+use crate::ah::{AddressHandle, Destination};
 use crate::buffer::{Buffer, LocalSlice};
 use crate::cq::Cq;
 use crate::deadline::Deadline;
@@ -41,9 +41,55 @@ pub(crate) struct Storage {
     sges: Vec<abi::Sge>,
     /// Bytes of inline requests.
     bytes: Vec<u8>,
-    /// The buffers that the requests refer to.
-    keep: Vec<Buffer>,
+    /// What the requests of a batch refer to that a ring has.
+    #[cfg(feature = "io-uring")]
+    buffers: Vec<Buffer>,
+    #[cfg(feature = "io-uring")]
     addresses: Vec<AddressHandle>,
+    /// Empty memory for what a batch borrows.
+    borrowed: Borrowed<'static>,
+}
+
+/// The objects that the requests of a batch borrow. A ring to which the batch is given keeps them.
+#[derive(Debug, Default)]
+struct Borrowed<'a> {
+    buffers: Vec<&'a Buffer>,
+    addresses: Vec<&'a AddressHandle>,
+}
+
+impl<'a> Borrowed<'a> {
+    /// Adds what a request borrows.
+    #[inline]
+    fn add(&mut self, local: Local<'a>, to: Option<&'a Destination>) {
+        match local {
+            Local::One(slice) => self.buffers.push(slice.buffer()),
+            Local::Many(slices) => self.add_several(slices),
+            Local::None | Local::Bytes(_) => {}
+        }
+        if let Some(to) = to {
+            self.addresses.push(to.ah());
+        }
+    }
+
+    #[inline(never)]
+    fn add_several(&mut self, slices: &'a [LocalSlice<'a>]) {
+        self.buffers.extend(slices.iter().map(LocalSlice::buffer));
+    }
+
+    fn clear(&mut self) {
+        self.buffers.clear();
+        self.addresses.clear();
+    }
+
+    /// Returns its memory, with nothing in it.
+    fn into_memory(mut self) -> Borrowed<'static> {
+        self.clear();
+        // The standard library makes the new vector in the memory of the old one.
+        Borrowed {
+            buffers: self.buffers.into_iter().filter_map(|_| None).collect(),
+            addresses: self.addresses.into_iter().filter_map(|_| None).collect(),
+        }
+    }
 }
 
 impl Storage {
@@ -63,15 +109,6 @@ impl Storage {
             _ => {}
         }
         self.wrs.push(wr);
-        match request.local {
-            Local::One(slice) => self.keep.push(slice.into_buffer()),
-            Local::Many(slices) => {
-                let buffers = slices.iter().map(|slice| slice.buffer().clone());
-                self.keep.extend(buffers);
-            }
-            Local::None | Local::Bytes(_) => {}
-        }
-        self.addresses.extend(request.to.map(|to| to.ah));
         Ok(())
     }
 
@@ -162,7 +199,9 @@ impl Storage {
         self.wrs.clear();
         self.sges.clear();
         self.bytes.clear();
-        self.keep.clear();
+        #[cfg(feature = "io-uring")]
+        self.buffers.clear();
+        #[cfg(feature = "io-uring")]
         self.addresses.clear();
     }
 }
@@ -227,7 +266,6 @@ impl<'a> Core<'a> {
             (Local::One(slice), None) => {
                 let wr = head.encode(Data::of_one(&slice, target), target)?;
                 storage.wrs.push(wr);
-                storage.keep.push(slice.into_buffer());
                 Ok(())
             }
             (local, to) => storage.push_other(target, Request { head, local, to }),
@@ -359,14 +397,15 @@ impl<'a, T: Transport> QpBatch<'a, T> {
 #[must_use = "nothing is posted before `submit`"]
 pub struct DeviceBatch<'a> {
     core: Core<'a>,
+    borrowed: Borrowed<'a>,
 }
 
 impl<'a> DeviceBatch<'a> {
     pub(crate) fn new(device: &'a Device) -> Self {
         let inner = device.inner();
-        Self {
-            core: Core::new(inner, &inner.storage),
-        }
+        let mut core = Core::new(inner, &inner.storage);
+        let borrowed = std::mem::take(&mut core.storage().borrowed);
+        Self { core, borrowed }
     }
 
     /// Adds a request for a queue pair: `batch.push(&qp, Write::new(src, dst))`. Those for one
@@ -378,13 +417,22 @@ impl<'a> DeviceBatch<'a> {
     #[inline]
     pub fn push<Q, R: RequestFor<'a, Q>>(&mut self, qp: Q, request: R) -> Result<()> {
         let target = R::target(&qp);
-        self.core.push(&target, request.into())
+        let request = request.into();
+        let Request { local, to, .. } = request;
+        self.core.push(&target, request)?;
+        self.borrowed.add(local, to);
+        Ok(())
     }
 
-    /// The device, and the requests for a ring of io_uring to take.
+    /// Returns the device, and the requests with all that they refer to, for a ring to take.
     #[cfg(feature = "io-uring")]
     pub(crate) fn requests(&mut self) -> (&Arc<DeviceInner>, &mut Storage) {
         let storage = self.core.storage.get_or_insert_default();
+        let Borrowed { buffers, addresses } = &self.borrowed;
+        storage.buffers.extend(buffers.iter().copied().cloned());
+        let addresses = addresses.iter().copied().cloned();
+        storage.addresses.extend(addresses);
+        self.borrowed.clear();
         (self.core.device, storage)
     }
 
@@ -404,7 +452,7 @@ impl<'a> DeviceBatch<'a> {
     ///
     /// As [`QpBatch::submit`].
     pub fn submit(&mut self) -> Result<usize> {
-        self.core.submit(None)
+        self.submitting(None)
     }
 
     /// Posts all of it, then sleeps until `min` completions can be taken from `cq`, all by one
@@ -414,7 +462,22 @@ impl<'a> DeviceBatch<'a> {
     ///
     /// As [`QpBatch::submit_and_wait`].
     pub fn submit_and_wait(&mut self, cq: &Cq, min: u32, timeout: Duration) -> Result<usize> {
-        self.core.submit(Some((cq, min, timeout)))
+        self.submitting(Some((cq, min, timeout)))
+    }
+
+    fn submitting(&mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
+        let result = self.core.submit(wait);
+        if self.is_empty() {
+            self.borrowed.clear();
+        }
+        result
+    }
+}
+
+impl Drop for DeviceBatch<'_> {
+    fn drop(&mut self) {
+        let borrowed = std::mem::take(&mut self.borrowed);
+        self.core.storage().borrowed = borrowed.into_memory();
     }
 }
 

@@ -410,10 +410,10 @@ impl Buffer {
     ///
     /// [`Error::Range`] if it is not within the buffer.
     #[inline]
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice> {
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice<'_>> {
         let (offset, len) = self.local(widen(range))?;
         Ok(LocalSlice {
-            buffer: self.clone(),
+            buffer: self,
             offset,
             len,
         })
@@ -436,19 +436,19 @@ impl Buffer {
     }
 }
 
-/// A part of a [`Buffer`], to send from or receive into. It keeps the buffer.
+/// A part of a [`Buffer`], to send from or receive into. It borrows the buffer.
 #[doc(alias = "rust_ulp_sge")]
-#[derive(Clone, Debug)]
-pub struct LocalSlice {
-    buffer: Buffer,
+#[derive(Clone, Copy, Debug)]
+pub struct LocalSlice<'b> {
+    buffer: &'b Buffer,
     offset: usize,
     len: usize,
 }
 
-impl LocalSlice {
+impl<'b> LocalSlice<'b> {
     /// The buffer that it is of.
-    pub fn buffer(&self) -> &Buffer {
-        &self.buffer
+    pub fn buffer(&self) -> &'b Buffer {
+        self.buffer
     }
 
     /// Returns its offset in the buffer.
@@ -474,7 +474,7 @@ impl LocalSlice {
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (offset, len) = checked(widen(range), "part of a local slice", self.len as u64)?;
         Ok(Self {
-            buffer: self.buffer.clone(),
+            buffer: self.buffer,
             // Both are at most `self.len`, and all of `self` is within the buffer.
             offset: self.offset + offset as usize,
             len: len as usize,
@@ -495,11 +495,6 @@ impl LocalSlice {
     #[inline]
     pub(crate) fn device(&self) -> &Arc<DeviceInner> {
         self.buffer.device()
-    }
-
-    #[inline]
-    pub(crate) fn into_buffer(self) -> Buffer {
-        self.buffer
     }
 
     /// Returns it as the ABI has it. The caller checked that the length fits.

@@ -102,9 +102,9 @@ fn ipv4_sum_is_right(header: &[u8; 20]) -> bool {
 /// A datagram that was received; from [`Qp::received`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Datagram {
+pub struct Datagram<'b> {
     /// Its bytes: what is behind the network header, in the slice that was posted.
-    pub payload: LocalSlice,
+    pub payload: LocalSlice<'b>,
     /// Number of the queue pair that sent it.
     pub src_qp: u32,
     /// Immediate data, in host order, where the sender gave some.
@@ -140,7 +140,7 @@ impl Qp<Ud> {
     ///
     /// [`Error::Completion`] if it failed. [`Error::NotADatagram`] if it is no receive of this
     /// queue pair, or does not fit to `into`.
-    pub fn received(&self, done: &Completion, into: &LocalSlice) -> Result<Datagram> {
+    pub fn received<'b>(&self, done: &Completion, into: &LocalSlice<'b>) -> Result<Datagram<'b>> {
         let done = (*done).ok()?;
         let total = done.byte_len as usize;
         let is_ours = done.is_of(self) && done.opcode == Opcode::Recv;
@@ -170,7 +170,7 @@ impl Qp<Ud> {
     /// # Errors
     ///
     /// As [`Pd::create_ah`](crate::Pd::create_ah).
-    pub fn reply_to(&self, datagram: &Datagram) -> Result<Destination> {
+    pub fn reply_to(&self, datagram: &Datagram<'_>) -> Result<Destination> {
         let gid = datagram.grh.map_or(Gid::default(), |grh| grh.src);
         let mut path = self.path_to(gid, datagram.src_lid);
         match datagram.grh {

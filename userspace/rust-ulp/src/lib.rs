@@ -50,6 +50,9 @@
 //! giving up waiting for anything while requests are in flight is harmless: the kernel keeps the
 //! memory until the device is done with it.
 //!
+//! Requests alone borrow, until they are posted: their memory ([`LocalSlice`]), bytes that go inline,
+//! and the [`Destination`] of a datagram. So building one counts no owner of anything.
+//!
 //! When a device is removed, waits end and every call says [`Error::DeviceGone`]; buffers stay
 //! readable. A forked child does not inherit the mappings of buffers and rings, and must not use
 //! these types. It may drop them: that takes no lock, and changes nothing for the parent. Types of

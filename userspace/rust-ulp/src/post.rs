@@ -32,7 +32,7 @@ pub(crate) fn post_one(target: &Target<'_>, request: &Request<'_>) -> Result<()>
 }
 
 /// Posts a request with several elements.
-fn post_several(target: &Target<'_>, mut wr: abi::Wr, slices: &[LocalSlice]) -> Result<()> {
+fn post_several(target: &Target<'_>, mut wr: abi::Wr, slices: &[LocalSlice<'_>]) -> Result<()> {
     let mut sges = [abi::Sge::default(); STACK_SGES];
     let Some(sges) = sges.get_mut(..slices.len()) else {
         return Err(Error::TooMany {

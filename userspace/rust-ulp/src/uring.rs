@@ -11,7 +11,7 @@
 //! use rust_ulp::{LocalSlice, Qp, RemoteSlice};
 //! use std::time::Duration;
 //!
-//! fn write_then_tell(qp: &Qp<Rc>, from: LocalSlice, to: RemoteSlice) -> Result<()> {
+//! fn write_then_tell(qp: &Qp<Rc>, from: LocalSlice<'_>, to: RemoteSlice) -> Result<()> {
 //!     let mut ring = Ring::builder().entries(64).build()?;
 //!     ring.push(qp, Write::new(from, to).wr_id(1))?;
 //!     ring.link(); // what follows starts only if that succeeded
@@ -212,7 +212,7 @@ impl Ring {
                     wr.sge.offset = sys::address_of(&slot.memory.bytes);
                 }
             }
-            Local::One(slice) => slot.keep.push(slice.into_buffer()),
+            Local::One(slice) => slot.keep.push(slice.buffer().clone()),
             Local::Many(slices) => {
                 slot.keep
                     .extend(slices.iter().map(|slice| slice.buffer().clone()));
@@ -225,7 +225,7 @@ impl Ring {
         slot.wr_id = wr.user_data;
         (slot.queue, slot.qp_num) = (target.handle, target.qp_num);
         slot.opcode = completed_opcode(wr.opcode);
-        slot.to = request.to.map(|to| to.ah);
+        slot.to = request.to.map(|to| to.ah().clone());
         self.stage(device, index, abi::URING_REQUEST, sys::request_bytes(&wr));
         Ok(())
     }

@@ -24,21 +24,21 @@ pub use crate::tag::Tag;
 const MAX_MESSAGE: u32 = 1 << 31;
 
 /// The place of a request's data.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Local<'a> {
     None,
-    One(LocalSlice),
-    Many(&'a [LocalSlice]),
+    One(LocalSlice<'a>),
+    Many(&'a [LocalSlice<'a>]),
     Bytes(&'a [u8]),
 }
 
 /// A request of any type, ready to be posted: what the builders become.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct Request<'a> {
     pub(crate) head: Head,
     pub(crate) local: Local<'a>,
-    pub(crate) to: Option<Destination>,
+    pub(crate) to: Option<&'a Destination>,
 }
 
 /// What a request has besides its data and its receiver.
@@ -126,7 +126,7 @@ impl<'a> Request<'a> {
         };
         let len = data.len;
         let mut wr = self.head.encode(data, target)?;
-        if let Some(to) = &self.to {
+        if let Some(to) = self.to {
             wr.args = to_receiver(to, target, len)?;
         }
         Ok(wr)
@@ -226,7 +226,7 @@ pub(crate) struct Data {
 
 impl Data {
     #[inline]
-    pub(crate) fn of_one(slice: &LocalSlice, target: &Target<'_>) -> Self {
+    pub(crate) fn of_one(slice: &LocalSlice<'_>, target: &Target<'_>) -> Self {
         Self {
             len: slice.len() as u64,
             is_here: Arc::ptr_eq(slice.device(), target.device),
@@ -257,7 +257,7 @@ impl Data {
                 let max_sge = target.device.limits().max_sge.min(u8::MAX.into());
                 at_most(max_sge, "elements", slices.len() as u64)?;
                 let lens = slices.iter().map(|slice| slice.len() as u64);
-                let is_here = |slice: &LocalSlice| Arc::ptr_eq(slice.device(), target.device);
+                let is_here = |slice: &LocalSlice<'_>| Arc::ptr_eq(slice.device(), target.device);
                 Self {
                     len: lens.fold(0, u64::saturating_add),
                     is_here: slices.iter().all(is_here),
@@ -395,7 +395,7 @@ pub struct Target<'q> {
 macro_rules! request {
     ($(#[$meta:meta])* $name:ident: $($option:ident),*; $($transport:ty),*) => {
         $(#[$meta])*
-        #[derive(Clone, Debug)]
+        #[derive(Clone, Copy, Debug)]
         #[must_use = "a request does nothing before it is posted"]
         pub struct $name<'a> {
             request: Request<'a>,
@@ -531,13 +531,13 @@ impl<'a> Write<'a> {
 
     /// Writes `src` to the start of `dst`, which may be longer.
     #[inline]
-    pub fn new(src: LocalSlice, dst: RemoteSlice) -> Self {
+    pub fn new(src: LocalSlice<'a>, dst: RemoteSlice) -> Self {
         Self::with(Local::One(src), dst)
     }
 
     /// Writes several pieces, one after the other, to the start of `dst`.
     #[inline]
-    pub fn gather(src: &'a [LocalSlice], dst: RemoteSlice) -> Self {
+    pub fn gather(src: &'a [LocalSlice<'a>], dst: RemoteSlice) -> Self {
         Self::with(Local::Many(src), dst)
     }
 
@@ -578,13 +578,13 @@ impl<'a> Read<'a> {
 
     /// Fills `dst` from the start of `src`, which may be longer.
     #[inline]
-    pub fn new(src: RemoteSlice, dst: LocalSlice) -> Self {
+    pub fn new(src: RemoteSlice, dst: LocalSlice<'a>) -> Self {
         Self::with(src, Local::One(dst))
     }
 
     /// Fills several pieces, one after the other, from the start of `src`.
     #[inline]
-    pub fn scatter(src: RemoteSlice, dst: &'a [LocalSlice]) -> Self {
+    pub fn scatter(src: RemoteSlice, dst: &'a [LocalSlice<'a>]) -> Self {
         Self::with(src, Local::Many(dst))
     }
 }
@@ -605,13 +605,13 @@ impl<'a> Send<'a> {
 
     /// Sends `src`.
     #[inline]
-    pub fn new(src: LocalSlice) -> Self {
+    pub fn new(src: LocalSlice<'a>) -> Self {
         Self::with(Local::One(src))
     }
 
     /// Sends several pieces as one message.
     #[inline]
-    pub fn gather(src: &'a [LocalSlice]) -> Self {
+    pub fn gather(src: &'a [LocalSlice<'a>]) -> Self {
         Self::with(Local::Many(src))
     }
 
@@ -660,34 +660,34 @@ request! {
 
 impl<'a> SendTo<'a> {
     #[inline]
-    fn with(local: Local<'a>, to: &Destination) -> Self {
+    fn with(local: Local<'a>, to: &'a Destination) -> Self {
         let mut request = Request::new(abi::WR_SEND, local);
-        request.to = Some(to.clone());
+        request.to = Some(to);
         Self { request }
     }
 
     /// Sends `src` to `to`.
     #[inline]
-    pub fn new(src: LocalSlice, to: &Destination) -> Self {
+    pub fn new(src: LocalSlice<'a>, to: &'a Destination) -> Self {
         Self::with(Local::One(src), to)
     }
 
     /// Sends several pieces as one datagram.
     #[inline]
-    pub fn gather(src: &'a [LocalSlice], to: &Destination) -> Self {
+    pub fn gather(src: &'a [LocalSlice<'a>], to: &'a Destination) -> Self {
         Self::with(Local::Many(src), to)
     }
 
     /// Sends bytes that are taken while the request is posted: no buffer is needed. At most
     /// [`QpCaps::max_inline`](crate::qp::QpCaps::max_inline) of them.
     #[inline]
-    pub fn inline_bytes(src: &'a [u8], to: &Destination) -> Self {
+    pub fn inline_bytes(src: &'a [u8], to: &'a Destination) -> Self {
         Self::with(Local::Bytes(src), to)
     }
 
     /// Sends a datagram of no bytes.
     #[inline]
-    pub fn empty(to: &Destination) -> Self {
+    pub fn empty(to: &'a Destination) -> Self {
         Self::with(Local::None, to)
     }
 }
@@ -704,11 +704,11 @@ request! {
     CompareSwap: signaled, fenced; Rc
 }
 
-impl CompareSwap<'_> {
+impl<'a> CompareSwap<'a> {
     /// Puts `swap` at the start of `target` if `compare` is there; what was there before comes to
     /// `result`, which has 8 bytes.
     #[inline]
-    pub fn new(target: RemoteSlice, compare: u64, swap: u64, result: LocalSlice) -> Self {
+    pub fn new(target: RemoteSlice, compare: u64, swap: u64, result: LocalSlice<'a>) -> Self {
         let local = Local::One(result);
         let mut request =
             Request::new(abi::WR_ATOMIC_CMP_AND_SWP, local).remote(target, Access::REMOTE_ATOMIC);
@@ -754,11 +754,11 @@ request! {
     FetchAdd: signaled, fenced; Rc
 }
 
-impl FetchAdd<'_> {
+impl<'a> FetchAdd<'a> {
     /// Adds `add` to the number at the start of `target`; what was there before comes to `result`,
     /// which has 8 bytes.
     #[inline]
-    pub fn new(target: RemoteSlice, add: u64, result: LocalSlice) -> Self {
+    pub fn new(target: RemoteSlice, add: u64, result: LocalSlice<'a>) -> Self {
         let local = Local::One(result);
         let mut request =
             Request::new(abi::WR_ATOMIC_FETCH_AND_ADD, local).remote(target, Access::REMOTE_ATOMIC);
@@ -787,13 +787,13 @@ impl<'a> Recv<'a> {
 
     /// Receives into `dst`.
     #[inline]
-    pub fn new(dst: LocalSlice) -> Self {
+    pub fn new(dst: LocalSlice<'a>) -> Self {
         Self::with(Local::One(dst))
     }
 
     /// Receives into several pieces, one after the other.
     #[inline]
-    pub fn scatter(dst: &'a [LocalSlice]) -> Self {
+    pub fn scatter(dst: &'a [LocalSlice<'a>]) -> Self {
         Self::with(Local::Many(dst))
     }
 

@@ -1017,7 +1017,8 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
         (a, b),
         |a, b| {
             let [_first, second] = connect(a, b, None)?;
-            let pool = Pool::new(b.pd.alloc_buffer(4096)?.slice(..)?, 1024)?;
+            let memory = b.pd.alloc_buffer(4096)?;
+            let pool = Pool::new(memory.slice(..)?, 1024)?;
             while let Some(piece) = pool.take() {
                 piece.post(&second, |memory| Ok(Recv::new(memory)))?;
             }

@@ -240,7 +240,7 @@ impl Memory {
         (self.len + self.head) * (slot + 1)
     }
 
-    fn recv(&self, slot: usize) -> rust_ulp::error::Result<Recv<'static>> {
+    fn recv(&self, slot: usize) -> rust_ulp::error::Result<Recv<'_>> {
         let at = self.at(slot);
         Ok(Recv::new(self.buffer.slice(at..at + self.head + self.len)?).wr_id(slot as u64))
     }
@@ -281,7 +281,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn receives(&self) -> impl Iterator<Item = rust_ulp::error::Result<Recv<'static>>> + '_ {
+    fn receives(&self) -> impl Iterator<Item = rust_ulp::error::Result<Recv<'_>>> {
         (0..self.memory.depth).map(|slot| self.memory.recv(slot))
     }
 }

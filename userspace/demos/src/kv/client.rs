@@ -10,7 +10,7 @@ use crate::wire::{decode_answer, message_len, Change, ANSWER, WINDOW};
 use rust_ulp::qp::{AckTimeout, QpAttr, QpState, Rc, Retries, RnrRetries};
 use rust_ulp::tcp::{Peer, TcpOptions};
 use rust_ulp::wr::{CompareSwap, FetchAdd, Read, Recv, Send, Write};
-use rust_ulp::{Buffer, Completion, Cq, Device, LocalSlice, Opcode, Qp, QpBatch, RemoteSlice};
+use rust_ulp::{Buffer, Completion, Cq, Device, Opcode, Qp, QpBatch, RemoteSlice};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -85,10 +85,6 @@ impl Remote {
             .map_err(beyond)
     }
 
-    fn local(&self, at: usize, len: usize) -> Result<LocalSlice> {
-        Ok(self.buffer.slice(at..at + len)?)
-    }
-
     /// Waits for a completion.
     fn complete(&mut self) -> Result<Completion> {
         let begin = Instant::now();
@@ -118,35 +114,34 @@ impl Remote {
 
     /// Posts the Reads of a list, of which the last one alone is signaled, and waits for it.
     fn read_list(&mut self, parts: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
+        let (qp, buffer) = self.parts();
         let mut at = AREA;
         let mut reads = Vec::with_capacity(parts.len());
         for (offset, len) in parts {
-            reads.push((self.remote(*offset, *len)?, self.local(at, *len)?));
+            reads.push((self.remote(*offset, *len)?, buffer.slice(at..at + *len)?));
             at += len.next_multiple_of(8);
         }
         let last = reads.len();
-        self.post(|batch| {
-            let mut numbered = (1..).zip(&reads);
-            numbered.try_for_each(|(n, (from, to))| {
-                batch.push(Read::new(*from, to.clone()).signaled(n == last))
-            })
-        })?;
+        let mut batch = qp.batch();
+        for (n, (from, to)) in (1..).zip(&reads) {
+            batch.push(Read::new(*from, *to).signaled(n == last))?;
+        }
+        self.post(batch)?;
         self.complete().map(drop)?;
         reads.iter().map(|(_, to)| Ok(to.to_vec()?)).collect()
     }
 
-    /// Posts the list that `fill` makes, and sleeps until there is a completion, by one call.
-    fn post(
-        &mut self,
-        fill: impl FnOnce(&mut QpBatch<'_, Rc>) -> rust_ulp::error::Result<()>,
-    ) -> Result<()> {
+    /// Returns what requests borrow.
+    fn parts(&self) -> (Qp<Rc>, Buffer) {
+        (self.qp.clone(), self.buffer.clone())
+    }
+
+    /// Posts a list, and sleeps until there is a completion, by one call.
+    fn post(&mut self, mut batch: QpBatch<'_, Rc>) -> Result<()> {
         if let Some(cause) = self.broken.clone() {
             return Err(self.gone(cause));
         }
         self.round_trips += 1;
-        let qp = self.qp.clone();
-        let mut batch = qp.batch();
-        fill(&mut batch)?;
         match batch.submit_and_wait(1, TICK) {
             Ok(_) | Err(rust_ulp::Error::Timeout { .. }) => Ok(()),
             Err(error) => Err(self.gone(error)),
@@ -181,12 +176,13 @@ impl Remote {
 
     fn receive(&self, n: usize, messages: usize) -> Result<()> {
         let at = AREA + ROOM + WINDOW * messages + n * ANSWER;
-        let recv = Recv::new(self.local(at, ANSWER)?).wr_id(n as u64);
+        let recv = Recv::new(self.buffer.slice(at..at + ANSWER)?).wr_id(n as u64);
         Ok(self.qp.post_recv(recv)?)
     }
 
     /// Sends at most [`WINDOW`] changes, and takes the answers.
     fn send(&mut self, changes: &[Change<'_>], len: usize) -> Result<Vec<Result<Option<Place>>>> {
+        let (qp, buffer) = self.parts();
         let first = self.number;
         let mut sends = Vec::new();
         for (number, change) in (first..).zip(changes) {
@@ -194,13 +190,14 @@ impl Remote {
             let at = AREA + ROOM + number as usize % WINDOW * len;
             self.buffer.write_at(at, &bytes)?;
             // The answer shows that the server has it.
-            sends.push(self.local(at, bytes.len())?);
+            sends.push(buffer.slice(at..at + bytes.len())?);
             self.number = self.number.wrapping_add(1);
         }
-        self.post(|batch| {
-            let mut sends = sends.into_iter();
-            sends.try_for_each(|send| batch.push(Send::new(send).signaled(false)))
-        })?;
+        let mut batch = qp.batch();
+        for send in sends {
+            batch.push(Send::new(send).signaled(false))?;
+        }
+        self.post(batch)?;
         let mut answers: Vec<_> = changes.iter().map(|_| None).collect();
         for _ in changes {
             let completion = self.complete()?;
@@ -208,9 +205,8 @@ impl Remote {
                 return Err(self.gone("it sends something else"));
             }
             let lane = completion.wr_id as usize;
-            let bytes = self
-                .local(AREA + ROOM + WINDOW * len + lane * ANSWER, ANSWER)?
-                .to_vec()?;
+            let answer = AREA + ROOM + WINDOW * len + lane * ANSWER;
+            let bytes = buffer.to_vec(answer..answer + ANSWER)?;
             let (number, answer) = decode_answer(&bytes);
             match answers.get_mut(number.wrapping_sub(first) as usize) {
                 Some(place @ None) => *place = Some(answer),
@@ -251,41 +247,51 @@ impl Memory for Remote {
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
-        self.buffer.write_at(AREA, bytes)?;
+        let (qp, buffer) = self.parts();
+        buffer.write_at(AREA, bytes)?;
         let write = Write::new(
-            self.local(AREA, bytes.len())?,
+            buffer.slice(AREA..AREA + bytes.len())?,
             self.remote(at, bytes.len())?,
         );
-        self.post(|batch| batch.push(write))?;
+        let mut batch = qp.batch();
+        batch.push(write)?;
+        self.post(batch)?;
         self.complete().map(drop)
     }
 
     fn swap(&mut self, at: u64, old: u64, new: u64) -> Result<u64> {
-        let swap = CompareSwap::new(self.remote(at, 8)?, old, new, self.local(0, 8)?);
-        self.post(|batch| batch.push(swap))?;
+        let (qp, buffer) = self.parts();
+        let swap = CompareSwap::new(self.remote(at, 8)?, old, new, buffer.slice(..8)?);
+        let mut batch = qp.batch();
+        batch.push(swap)?;
+        self.post(batch)?;
         self.complete().map(drop)?;
         Ok(self.buffer.load_u64(0, Ordering::Acquire)?)
     }
 
     fn add(&mut self, at: u64, n: u64) -> Result<u64> {
-        let add = FetchAdd::new(self.remote(at, 8)?, n, self.local(0, 8)?);
-        self.post(|batch| batch.push(add))?;
+        let (qp, buffer) = self.parts();
+        let add = FetchAdd::new(self.remote(at, 8)?, n, buffer.slice(..8)?);
+        let mut batch = qp.batch();
+        batch.push(add)?;
+        self.post(batch)?;
         self.complete().map(drop)?;
         Ok(self.buffer.load_u64(0, Ordering::Acquire)?)
     }
 
     /// By one list. Its last completion covers both.
     fn replace(&mut self, at: u64, bytes: &[u8], word_at: u64, old: u64) -> Result<()> {
-        self.buffer.write_at(AREA, bytes)?;
+        let (qp, buffer) = self.parts();
+        buffer.write_at(AREA, bytes)?;
         let write = Write::new(
-            self.local(AREA, bytes.len())?,
+            buffer.slice(AREA..AREA + bytes.len())?,
             self.remote(at, bytes.len())?,
         );
-        let clear = CompareSwap::new(self.remote(word_at, 8)?, old, 0, self.local(0, 8)?);
-        self.post(|batch| {
-            batch.push(write.signaled(false))?;
-            batch.push(clear)
-        })?;
+        let clear = CompareSwap::new(self.remote(word_at, 8)?, old, 0, buffer.slice(..8)?);
+        let mut batch = qp.batch();
+        batch.push(write.signaled(false))?;
+        batch.push(clear)?;
+        self.post(batch)?;
         self.complete().map(drop)?;
         self.halt();
         Ok(())

@@ -44,3 +44,29 @@ fn a_forked_child_takes_no_completions() {
     assert!(holds_in_child(|| ring.take().is_some()));
     assert_eq!(ring.unwrap().wait(SOON).unwrap().wr_id, 7);
 }
+
+/// A batch borrows what its requests refer to, and a ring outlives the batch.
+#[test]
+fn a_ring_keeps_what_a_batch_borrowed() {
+    let Some(mut ring) = ring() else { return };
+    let d = datagrams();
+    let ah = d.a.address(&d.b.endpoint()).unwrap();
+    let to = ah.queue_pair(d.b.qp_num(), d.b.qkey());
+    drop(ah);
+    let buffers = [0; 3].map(|_| d.a.pd().alloc_buffer(64).unwrap());
+    let [one, two, three] = buffers.each_ref().map(|buffer| buffer.slice(..8).unwrap());
+    let pair = [two, three];
+    let objects = d.kernel.objects();
+    let device = Device::from_inner(d.a.device_inner());
+    let mut batch = device.batch();
+    // What is refused is not kept.
+    let long = d.mem.slice(..1025).unwrap();
+    assert!(batch.push(&d.a, SendTo::new(long, &to)).is_err());
+    batch.push(&d.a, SendTo::new(one, &to)).unwrap();
+    batch.push(&d.a, SendTo::gather(&pair, &to)).unwrap();
+    batch.submit_by(&mut ring, 1).unwrap();
+    drop((to, buffers));
+    assert_eq!(d.kernel.objects(), objects);
+    drop(ring);
+    assert_eq!(d.kernel.objects(), objects - 4);
+}

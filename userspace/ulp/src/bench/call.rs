@@ -67,7 +67,7 @@ impl CallEnd {
     }
 
     /// Returns the local memory of a request.
-    fn local(&self, op: &Op) -> Result<LocalSlice> {
+    fn local(&self, op: &Op) -> Result<LocalSlice<'_>> {
         let (at, len) = (op.local as usize, op.len as usize);
         Ok(self.buffer.slice(at..at.saturating_add(len))?)
     }

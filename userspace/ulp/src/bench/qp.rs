@@ -175,13 +175,13 @@ pub enum Connected {
 impl Connected {
     /// Creates the request of `op`, and gives it to a batch, a ring or [`Alone`].
     pub fn push<'a>(
-        &self,
+        &'a self,
         sink: &mut impl Sink<'a>,
         op: &Op,
-        local: LocalSlice,
+        local: LocalSlice<'a>,
         remote: impl Fn() -> Result<RemoteSlice>,
     ) -> Result<()> {
-        let recv = || Recv::new(local.clone()).wr_id(op.id);
+        let recv = || Recv::new(local).wr_id(op.id);
         match (self, op.kind) {
             (Self::Rc(qp), Kind::Recv) => sink.push(qp, recv())?,
             (Self::Uc(qp), Kind::Recv) => sink.push(qp, recv())?,
