@@ -277,7 +277,8 @@ def test_scattered(r):
         0 < len(kept) < 200 and free > 128 * MEBI,
         f"{free >> 20} MiB free, {len(kept)} buffers taken",
     )
-    # rxe's table of a region, 16 bytes for 4 KiB, is one piece of memory: of 64 MiB that is more than there is.
+    # rxe allocates the page table of a region in one piece, 16 bytes for 4 KiB.
+    # For 64 MiB no free piece is long enough.
     for length in (8 * MEBI, 3 * MEBI + 5, 16 * MEBI):
         buffer = Buffer(a.file, a.pd, length)
         while buffer.page_size == LARGE and len(kept) < 400:

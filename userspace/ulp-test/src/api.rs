@@ -412,7 +412,7 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
             while Instant::now() < end && !readers.iter().any(|reader| reader.is_finished()) {
                 std::thread::sleep(SHORT);
             }
-            // Another one that is told of it has its time.
+            // Leaves a second reader time to report the same event, which only one may get.
             std::thread::sleep(SHORT);
             done.store(true, Ordering::Relaxed);
             let told = readers.into_iter().filter_map(|reader| reader.join().ok());

@@ -149,7 +149,7 @@ impl End<'_> {
                 .iter()
                 .fold(0u64, |n, byte| (n << 8) | u64::from(*byte))
         };
-        // Of four bytes.
+        // Address (8 bytes), rkey (4), length (4).
         Ok(Some(RemoteSlice::new(
             number(0, 8),
             number(12, 16),

@@ -68,7 +68,7 @@ fn every_request_can_have_a_deadline() {
         .unwrap();
     assert!(drain(&p.cq).iter().all(|done| done.ok().is_ok()));
 
-    // In batches, too, beside others without.
+    // A request with a deadline in a batch of requests without one.
     for with in [false, true] {
         let mut batch = p.a.batch();
         for i in 0..4 {
