@@ -16,10 +16,10 @@ use nix::sys::socket::{
     SockFlag, SockProtocol, SockType,
 };
 use nix::sys::time::{TimeSpec, TimeVal};
-use packet::{Packet, TEXTS};
+use packet::{take, Packet, TEXTS};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{IoSliceMut, Read, Write};
+use std::io::{self, IoSliceMut, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -65,14 +65,19 @@ struct Printer {
     file: Option<File>,
 }
 
+/// Creates a pcap file.
+fn create(path: &Path) -> io::Result<File> {
+    let mut file = File::create(path)?;
+    // The magic number, version 2.4, no time zone, no accuracy.
+    let head = [PCAP_NS, (4 << 16) | 2, 0, 0, FRAME as u32, ETHERNET];
+    file.write_all(&head.map(u32::to_le_bytes).concat())?;
+    Ok(file)
+}
+
 impl Printer {
     fn new(args: &Sniff) -> Result<Self> {
         let create = |path: &PathBuf| {
-            let mut file = File::create(path)?;
-            // The magic number, version 2.4, no time zone, no accuracy.
-            let head = [PCAP_NS, (4 << 16) | 2, 0, 0, FRAME as u32, ETHERNET];
-            file.write_all(&head.map(u32::to_le_bytes).concat())?;
-            anyhow::Ok(file).with_context(|| format!("{}: cannot be written", path.display()))
+            create(path).with_context(|| format!("{}: cannot be written", path.display()))
         };
         Ok(Self {
             lang: args.lang.get(),
@@ -87,7 +92,7 @@ impl Printer {
     /// Returns the line of a frame, if it is a RoCE v2 packet.
     fn line(&mut self, at: Duration, frame: &[u8]) -> Option<String> {
         let ([from, to], packet) = Packet::decode(frame)?;
-        let since = at.saturating_sub(*self.first.get_or_insert(at));
+        let first = *self.first.get_or_insert(at);
         let mut meaning = packet.meaning(self.lang);
         if packet.is_request() {
             if self.requests.len() >= REQUESTS {
@@ -101,7 +106,7 @@ impl Printer {
             }
         }
         self.count += 1;
-        let since = since.as_secs_f64();
+        let since = at.saturating_sub(first).as_secs_f64();
         Some(format!("{since:>10.6} {from} > {to} {packet}: {meaning}"))
     }
 
@@ -150,21 +155,16 @@ fn capture(args: &Sniff, printer: &mut Printer) -> Result<()> {
     let (mut frame, mut control) = (vec![0; FRAME], cmsg_space!(TimeSpec));
     while !stop.load(Ordering::Relaxed) {
         let mut parts = [IoSliceMut::new(&mut frame)];
-        let none = MsgFlags::empty();
-        let received = recvmsg(fd.as_raw_fd(), &mut parts, Some(&mut control), none);
-        let (len, from, at) = match received {
+        let (socket, flags) = (fd.as_raw_fd(), MsgFlags::empty());
+        let received = match recvmsg::<LinkAddr>(socket, &mut parts, Some(&mut control), flags) {
             Err(Errno::EAGAIN | Errno::EINTR) => continue,
-            received => {
-                let received = received.context("receiving a packet")?;
-                let from: Option<LinkAddr> = received.address;
-                let at = received.cmsgs()?.find_map(|message| match message {
-                    ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
-                    _ => None,
-                });
-                (received.bytes, from, at)
-            }
+            received => received.context("receiving a packet")?,
         };
-        let (Some(from), Some(at)) = (from, at) else {
+        let at = received.cmsgs()?.find_map(|message| match message {
+            ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
+            _ => None,
+        });
+        let (Some(from), Some(at), len) = (received.address, at, received.bytes) else {
             continue;
         };
         // The loopback interface has each packet twice.
@@ -183,21 +183,16 @@ fn capture(args: &Sniff, printer: &mut Printer) -> Result<()> {
 /// Returns the frames of a pcap file, with their times.
 fn frames(mut bytes: &[u8]) -> Result<Vec<(Duration, &[u8])>> {
     fn word(bytes: &mut &[u8]) -> Option<u32> {
-        let (first, rest) = bytes.split_first_chunk()?;
-        *bytes = rest;
-        Some(u32::from_le_bytes(*first))
+        take(bytes).map(u32::from_le_bytes)
     }
-    let mut head = std::iter::from_fn(|| word(&mut bytes)).take(6);
-    let unit = match head.next() {
+    let unit = match word(&mut bytes) {
         Some(PCAP) => 1000,
         Some(PCAP_NS) => 1,
         _ => bail!("this is not a pcap file of a little-endian host; `tcpdump -w` writes one"),
     };
-    let link = head.last();
-    ensure!(
-        link == Some(ETHERNET),
-        "its packets are not Ethernet frames"
-    );
+    // The version, the time zone, the accuracy, the longest frame.
+    let is_ethernet = take::<16>(&mut bytes).is_some() && word(&mut bytes) == Some(ETHERNET);
+    ensure!(is_ethernet, "its packets are not Ethernet frames");
     let next = || {
         let seconds = word(&mut bytes)?;
         let fraction = word(&mut bytes)?.checked_mul(unit)?;
@@ -211,10 +206,8 @@ fn frames(mut bytes: &[u8]) -> Result<Vec<(Duration, &[u8])>> {
 }
 
 fn replay(path: &Path, printer: &mut Printer) -> Result<()> {
-    let name = || format!("{}", path.display());
-    let mut bytes = Vec::new();
-    let mut file = File::open(path).with_context(name)?;
-    file.read_to_end(&mut bytes).with_context(name)?;
+    let name = || path.display().to_string();
+    let bytes = std::fs::read(path).with_context(name)?;
     for (at, frame) in frames(&bytes).with_context(name)? {
         if printer.frame(at, frame)? {
             break;

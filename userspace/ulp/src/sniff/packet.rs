@@ -6,7 +6,7 @@
 use crate::lang::{Lang, Texts};
 use rust_ulp::qp::RnrTimer;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
@@ -17,9 +17,13 @@ const PORT: u16 = 4791;
 const IPV6: usize = 40;
 const UDP: usize = 8;
 const ICRC: usize = 4;
+/// The bits of a queue pair number, of a PSN and of an MSN.
+const LOW_24: u32 = 0xff_ffff;
 /// The queue pair of the connection manager, and the opcode of a congestion notification.
 const GSI: u32 = 1;
 const CNP: u8 = 0x81;
+/// The upper three bits of the opcodes of datagrams.
+const UD: u8 = 3;
 
 pub const TEXTS: Texts = [include_str!("en.txt"), include_str!("zh.txt")];
 
@@ -53,14 +57,10 @@ pub const OPERATIONS: [(&str, &str); 24] = [
 ];
 
 /// Takes the first bytes off.
-fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+pub fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(*first)
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    take(&mut bytes.get(at..)?).map(u16::from_be_bytes)
 }
 
 fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
@@ -69,6 +69,17 @@ fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
 
 fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
     take(bytes).map(u64::from_be_bytes)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    take(&mut bytes.get(at..)?).map(u16::from_be_bytes)
+}
+
+fn address_at<const N: usize>(bytes: &[u8], at: usize) -> Option<IpAddr>
+where
+    IpAddr: From<[u8; N]>,
+{
+    take(&mut bytes.get(at..)?).map(IpAddr::from)
 }
 
 /// Computes the checksum of Ethernet, which the ICRC is as well.
@@ -103,28 +114,17 @@ fn icrc(packet: &[u8], udp: usize) -> u32 {
 }
 
 /// A RoCE v2 packet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Packet {
     pub opcode: u8,
     pub qp_num: u32,
     pub psn: u32,
-    ack_request: bool,
-    solicited: bool,
-    /// Q_Key and source queue pair (DETH).
-    datagram: Option<(u32, u32)>,
-    /// Address, rkey and length (RETH).
-    remote: Option<(u64, u32, u32)>,
-    /// Address, rkey, and the operands (AtomicETH).
-    atomic: Option<(u64, u32, u64, u64)>,
-    /// Syndrome and message sequence number (AETH).
-    answer: Option<(u8, u32)>,
-    original: Option<u64>,
-    immediate: Option<u32>,
-    invalidated: Option<u32>,
+    /// The other fields of its headers, in words.
+    fields: String,
+    /// What an acknowledgement says (AETH).
+    syndrome: u8,
     /// What a message of the connection manager is.
     message: Option<&'static str>,
-    /// Bytes of data.
-    len: usize,
     has_icrc: bool,
 }
 
@@ -138,31 +138,22 @@ fn network(mut frame: &[u8]) -> Option<([IpAddr; 2], &[u8], usize)> {
         ethertype = take(&mut frame).map(u16::from_be_bytes)?;
     }
     let (addresses, len, protocol, udp) = match ethertype {
+        // Only the first fragment has a UDP header, and none has the whole packet.
+        ETH_P_IP if u16_at(frame, 6)? & 0x3fff != 0 => return None,
         ETH_P_IP => {
-            let address = |at| {
-                let bytes: [u8; 4] = take(&mut frame.get(at..)?)?;
-                Some(IpAddr::from(Ipv4Addr::from(bytes)))
-            };
-            // Only the first fragment has a UDP header, and none has the whole packet.
-            if u16_at(frame, 6)? & 0x3fff != 0 {
-                return None;
-            }
+            let addresses = [address_at::<4>(frame, 12)?, address_at::<4>(frame, 16)?];
             let udp = usize::from(frame.first()? & 0xf) * 4;
-            let len = usize::from(u16_at(frame, 2)?);
-            ([address(12)?, address(16)?], len, *frame.get(9)?, udp)
+            (addresses, u16_at(frame, 2)?.into(), frame.get(9)?, udp)
         }
         ETH_P_IPV6 => {
-            let address = |at| {
-                let bytes: [u8; 16] = take(&mut frame.get(at..)?)?;
-                Some(IpAddr::from(Ipv6Addr::from(bytes)))
-            };
+            let addresses = [address_at::<16>(frame, 8)?, address_at::<16>(frame, 24)?];
             let len = IPV6 + usize::from(u16_at(frame, 4)?);
-            ([address(8)?, address(24)?], len, *frame.get(6)?, IPV6)
+            (addresses, len, frame.get(6)?, IPV6)
         }
         _ => return None,
     };
     let packet = frame.get(..len)?;
-    let is_roce = protocol == IPPROTO_UDP && u16_at(packet, udp + 2)? == PORT;
+    let is_roce = *protocol == IPPROTO_UDP && u16_at(packet, udp + 2)? == PORT;
     is_roce.then_some((addresses, packet, udp))
 }
 
@@ -174,61 +165,72 @@ impl Packet {
         let (covered, sum) = packet.split_at_checked(packet.len().checked_sub(ICRC)?)?;
         let mut rest = covered.get(udp + UDP..)?;
         let [opcode, flags, _, _] = take(&mut rest)?;
-        let qp_num = take_u32(&mut rest)? & 0xff_ffff;
+        let qp_num = take_u32(&mut rest)? & LOW_24;
         let last = take_u32(&mut rest)?;
         let mut this = Self {
             opcode,
             qp_num,
-            psn: last & 0xff_ffff,
-            ack_request: last >> 31 == 1,
-            solicited: flags & 0x80 != 0,
+            psn: last & LOW_24,
+            fields: String::new(),
+            syndrome: 0,
+            message: None,
             has_icrc: sum == icrc(covered, udp).to_le_bytes(),
-            ..Self::default()
         };
-        let operation = this.operation();
-        if opcode >> 5 == 3 {
-            this.datagram = Some((take_u32(&mut rest)?, take_u32(&mut rest)? & 0xff_ffff));
+        if last >> 31 == 1 {
+            this.fields += " ackreq";
         }
-        match operation {
-            6 | 10..=12 => {
-                let (addr, rkey) = (take_u64(&mut rest)?, take_u32(&mut rest)?);
-                this.remote = Some((addr, rkey, take_u32(&mut rest)?));
-            }
-            13 | 15..=18 => {
-                let [syndrome, msn @ ..] = take::<4>(&mut rest)?;
-                let msn = msn
-                    .iter()
-                    .fold(0, |sum, byte| (sum << 8) | u32::from(*byte));
-                this.answer = Some((syndrome, msn));
-            }
-            19 | 20 => {
-                let (addr, rkey) = (take_u64(&mut rest)?, take_u32(&mut rest)?);
-                let (first, second) = (take_u64(&mut rest)?, take_u64(&mut rest)?);
-                this.atomic = Some((addr, rkey, first, second));
-            }
-            22 | 23 => this.invalidated = Some(take_u32(&mut rest)?),
-            _ => {}
+        if flags & 0x80 != 0 {
+            this.fields += " solicited";
         }
-        if operation == 18 {
-            this.original = Some(take_u64(&mut rest)?);
+        this.headers(&mut rest)?;
+        // At most three bytes at the end of the data fill it up to a multiple of four.
+        let len = rest.len().checked_sub(usize::from((flags >> 4) & 3))?;
+        if len != 0 {
+            this.fields += &format!(" data {len}");
         }
-        if [3, 5, 9, 11].contains(&operation) {
-            this.immediate = Some(take_u32(&mut rest)?);
-        }
-        // Four bytes, the last of which the flags say not to count.
-        this.len = rest.len().checked_sub(usize::from((flags >> 4) & 3))?;
-        if this.datagram.is_some() && qp_num == GSI {
+        if opcode >> 5 == UD && qp_num == GSI {
             this.message = message(rest);
         }
         Some((addresses, this))
     }
 
-    /// Returns the lower five bits of the opcode; 31 for a congestion notification.
-    fn operation(&self) -> u8 {
-        match self.opcode {
-            CNP => 31,
-            opcode => opcode & 31,
+    /// Takes the headers between BTH and data off.
+    fn headers(&mut self, rest: &mut &[u8]) -> Option<()> {
+        let operation = self.operation();
+        if self.opcode >> 5 == UD {
+            let (qkey, from) = (take_u32(rest)?, take_u32(rest)? & LOW_24);
+            self.fields += &format!(" from qp {from} qkey {qkey:#x}");
         }
+        // RETH and AtomicETH begin alike.
+        if matches!(operation, 6 | 10..=12 | 19 | 20) {
+            let (addr, rkey) = (take_u64(rest)?, take_u32(rest)?);
+            self.fields += &format!(" addr {addr:#x} rkey {rkey:#x}");
+        }
+        self.fields += &match operation {
+            6 | 10 | 12 => format!(" length {}", take_u32(rest)?),
+            11 => format!(" length {} imm {:#x}", take_u32(rest)?, take_u32(rest)?),
+            19 | 20 => match (operation, take_u64(rest)?, take_u64(rest)?) {
+                (19, swap, compare) => format!(" swap {swap:#x} compare {compare:#x}"),
+                (_, add, _) => format!(" add {add:#x}"),
+            },
+            13 | 15..=18 => {
+                let answer = take_u32(rest)?;
+                self.syndrome = answer.to_be_bytes()[0];
+                format!(" syndrome {:#04x} msn {}", self.syndrome, answer & LOW_24)
+            }
+            22 | 23 => format!(" invalidates rkey {:#x}", take_u32(rest)?),
+            3 | 5 | 9 => format!(" imm {:#x}", take_u32(rest)?),
+            _ => String::new(),
+        };
+        if operation == 18 {
+            self.fields += &format!(" original {:#x}", take_u64(rest)?);
+        }
+        Some(())
+    }
+
+    /// Returns the lower five bits of the opcode. Those of a congestion notification mean nothing.
+    fn operation(&self) -> u8 {
+        self.opcode & 31
     }
 
     /// Returns whether the packet is a request of a reliable connection: such a packet is sent
@@ -244,7 +246,7 @@ impl Packet {
             0 => "RC",
             1 => "UC",
             2 => "RD",
-            3 => "UD",
+            UD => "UD",
             5 => "XRC",
             _ => "",
         };
@@ -260,8 +262,8 @@ impl Packet {
     pub fn meaning(&self, lang: Lang) -> String {
         let key = match (self.opcode >> 5, self.operation()) {
             _ if self.opcode == CNP => "cnp",
-            (3, 4 | 5) if self.message.is_some() => "mad",
-            (3, 4 | 5) => "ud",
+            (UD, 4 | 5) if self.message.is_some() => "mad",
+            (UD, 4 | 5) => "ud",
             (0 | 1 | 5, operation) => OPERATIONS
                 .get(usize::from(operation))
                 .map_or("unknown", |(_, key)| *key),
@@ -280,8 +282,7 @@ impl Packet {
     /// Returns what an acknowledgement says: bits 5 and 6 of the syndrome are its kind.
     fn answered(&self, lang: Lang) -> String {
         let text = |key: &str| lang.text(TEXTS, key).to_owned();
-        let syndrome = self.answer.map_or(0, |(syndrome, _)| syndrome);
-        match (syndrome >> 5, syndrome & 31) {
+        match (self.syndrome >> 5, self.syndrome & 31) {
             (0, _) => text("ack"),
             (1, timer) => {
                 let time = RnrTimer::new(timer).map_or_else(|_| String::new(), |it| it.to_string());
@@ -299,9 +300,8 @@ fn message(datagram: &[u8]) -> Option<&'static str> {
     let names = [
         "REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR",
     ];
-    let attribute = usize::from(u16_at(datagram, 16)?);
-    let name = |at| names.get(at).copied();
-    Some(attribute.checked_sub(0x10).and_then(name).unwrap_or(""))
+    let at = usize::from(u16_at(datagram, 16)?).checked_sub(0x10);
+    Some(at.and_then(|at| names.get(at)).copied().unwrap_or(""))
 }
 
 impl fmt::Display for Packet {
@@ -311,41 +311,7 @@ impl fmt::Display for Packet {
             Some(message) => format!("{} {message}", self.name()),
             None => self.name(),
         };
-        write!(f, "{name:24} qp {} psn {:#x}", self.qp_num, self.psn)?;
-        if self.ack_request {
-            f.write_str(" ackreq")?;
-        }
-        if self.solicited {
-            f.write_str(" solicited")?;
-        }
-        if let Some((qkey, from)) = self.datagram {
-            write!(f, " from qp {from} qkey {qkey:#x}")?;
-        }
-        if let Some((addr, rkey, len)) = self.remote {
-            write!(f, " addr {addr:#x} rkey {rkey:#x} length {len}")?;
-        }
-        if let Some((addr, rkey, first, second)) = self.atomic {
-            write!(f, " addr {addr:#x} rkey {rkey:#x}")?;
-            match self.operation() {
-                19 => write!(f, " swap {first:#x} compare {second:#x}")?,
-                _ => write!(f, " add {first:#x}")?,
-            }
-        }
-        if let Some((syndrome, msn)) = self.answer {
-            write!(f, " syndrome {syndrome:#04x} msn {msn}")?;
-        }
-        if let Some(original) = self.original {
-            write!(f, " original {original:#x}")?;
-        }
-        if let Some(immediate) = self.immediate {
-            write!(f, " imm {immediate:#x}")?;
-        }
-        if let Some(rkey) = self.invalidated {
-            write!(f, " invalidates rkey {rkey:#x}")?;
-        }
-        match self.len {
-            0 => Ok(()),
-            len => write!(f, " data {len}"),
-        }
+        let (qp, psn, fields) = (self.qp_num, self.psn, &self.fields);
+        write!(f, "{name:24} qp {qp} psn {psn:#x}{fields}")
     }
 }

@@ -84,17 +84,28 @@ fn a_changed_byte_breaks_the_icrc_unless_routers_may_change_it() {
     }
 }
 
-#[test]
-fn a_written_file_reads_the_same() {
-    let path = std::env::temp_dir().join(format!("ulp-sniff-{}.pcap", id()));
-    let args = Sniff {
+fn writes(path: &Path) -> Sniff {
+    Sniff {
         interface: None,
-        write: Some(path.clone()),
+        write: Some(path.to_owned()),
         read: None,
         count: None,
         lang: LangArg::default(),
-    };
-    let mut printer = Printer::new(&args).unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named() {
+    let args = writes(Path::new("/proc/self/no/file"));
+    let error = Printer::new(&args).err().map(|error| error.to_string());
+    let want = "/proc/self/no/file: cannot be written";
+    assert_eq!(error.as_deref(), Some(want));
+}
+
+#[test]
+fn a_written_file_reads_the_same() {
+    let path = std::env::temp_dir().join(format!("ulp-sniff-{}.pcap", id()));
+    let mut printer = Printer::new(&writes(&path)).unwrap();
     for (at, frame, _) in golden() {
         assert!(!printer.frame(at, &frame).unwrap());
         // What is not RoCE is not written.
