@@ -62,7 +62,11 @@ results:
 	@scripts/results $(if $(NOTE),--note '$(NOTE)') $(WHAT)
 
 shell: module userspace
-	@scripts/vm shell $(if $(SHARE),--share "$(SHARE)") -- bash -lc 'two-hosts up; load-module; exec bash -i'
+	@mkdir -p build/share
+	@scripts/vm shell --share "$(or $(SHARE),build/share)" -- bash -lc 'two-hosts up; load-module; \
+		echo "Two hosts: ip netns exec h1 COMMAND (10.9.0.1) and ip netns exec h2 COMMAND (10.9.0.2)."; \
+		echo "/share is build/share of your checkout, or the directory of SHARE."; \
+		echo "Second terminal: scripts/vm enter, on your machine. exit ends this VM."; exec bash -i'
 
 dev:
 	@scripts/dev $(T) $(if $(K),'$(K)')
@@ -134,8 +138,8 @@ help:
 	@echo '  selftest-debug checks that the debug kernel finds each planted bug'
 	@echo '  bench          compares the performance with libibverbs and perftest'
 	@echo '  results        prints the log of test runs; WHAT="test hosts" [NOTE=words] runs and logs them'
-	@echo '  shell          opens a shell in the VM, with two hosts and the module; SHARE=DIR is its /share;'
-	@echo '                 scripts/vm enter opens a second one'
+	@echo '  shell          opens a shell in the VM, with two hosts and the module; its /share is'
+	@echo '                 build/share, or SHARE=DIR; scripts/vm enter opens a second one'
 	@echo '  install        installs the build for the running kernel (PREFIX=/usr/local, DESTDIR=)'
 	@echo '  uninstall      removes the installed files'
 	@echo '  deb            builds packages of the tools and, for DKMS, of the module in build/deb'
