@@ -128,7 +128,7 @@ impl fmt::Display for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} request {} on queue pair {:#x}: {}",
+            "{:?} request {} on queue pair {}: {}",
             self.opcode,
             self.wr_id,
             self.qp_num,

@@ -102,6 +102,6 @@ impl Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "queue pair {:#x} at {}", self.qp_num, self.gid)
+        write!(f, "queue pair {} at {}", self.qp_num, self.gid)
     }
 }

@@ -537,11 +537,11 @@ impl fmt::Display for Explained<'_> {
         let e = self.0;
         write!(
             f,
-            "{:?} request {} on queue pair {:#x}",
+            "{:?} request {} on queue pair {}",
             e.opcode, e.wr_id, e.qp_num
         )?;
         if let Some((qpn, gid)) = &e.peer {
-            write!(f, " to queue pair {qpn:#x} at {gid}")?;
+            write!(f, " to queue pair {qpn} at {gid}")?;
         }
         write!(f, ": {} (status {}", e.status.name(), e.status.code())?;
         if e.vendor_err != 0 {

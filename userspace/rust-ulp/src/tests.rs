@@ -2145,7 +2145,7 @@ fn failed_completions_say_what_to_do() {
         let error = p.cq.wait(SOON).unwrap().check().unwrap_err();
         let text = error.to_string();
         let head = format!(
-            "{:?} request 7 on queue pair {:#x} to queue pair {:#x} at {}: {} (status {status}): ",
+            "{:?} request 7 on queue pair {} to queue pair {} at {}: {} (status {status}): ",
             Opcode::from_code(opcode),
             p.a.qp_num(),
             p.b.qp_num(),

@@ -418,7 +418,7 @@ impl End {
         t.value("length", LEN)?;
         t.step("qp", "ibv_create_qp")?;
         let qp = pd.qp_builder::<Rc>(&cq).build()?;
-        t.value("qp_num", number(qp.qp_num()))?;
+        t.value("qp_num", qp.qp_num())?;
         let caps = qp.caps();
         t.value(
             "capacities",
@@ -474,7 +474,7 @@ impl End {
 
     fn told(&self, hello: &Hello) -> Result<(Endpoint, RemoteSlice)> {
         let t = &self.teller;
-        let qp_num = number(hello.qp_num);
+        let qp_num = hello.qp_num;
         t.value("qp_num, psn", format!("{qp_num}, {:#x}", hello.psn))?;
         t.explained("GID", &hello.gid, t.lang.text(TEXTS, "peer GID"))?;
         t.value(
@@ -554,7 +554,7 @@ impl End {
         t.value("traffic_class", format!("{:?}", path.traffic_class))?;
         t.value("flow_label", format!("{:#x}", path.flow_label))?;
         t.value("path_mtu", mtu.bytes())?;
-        t.value("dest_qp_num", number(peer.qp_num))?;
+        t.value("dest_qp_num", peer.qp_num)?;
         t.value("rq_psn", format!("{:#x}", peer.psn))?;
         t.value(
             "min_rnr_timer",
@@ -691,11 +691,6 @@ fn burst(t: &mut Teller, connected: &Connected, memory: RemoteSlice) -> Result<C
         }
     }
     Ok(done)
-}
-
-/// Formats the number of a queue pair as `rdma` and traces print it, and as the crate does.
-fn number(qp_num: u32) -> String {
-    format!("{qp_num} ({qp_num:#x})")
 }
 
 /// Waits until both ends can receive.
