@@ -104,6 +104,23 @@ static void bring_up(struct ibv_qp *qp, uint32_t qkey)
 		  "RTS");
 }
 
+/*
+ * Says how many of so many messages arrive when the line drops every fifth packet: by UC, each of one packet; by UC,
+ * each of five; by RC.
+ */
+static void say_arrivals(FILE *wire, uint32_t messages)
+{
+	uint32_t uc, parts, rc;
+
+	// learner 4: what does the line take from each?
+	//? uc = parts = rc = messages;
+	uc = messages - messages / 5;
+	parts = 0;
+	rc = messages;
+	// end 4
+	lab_say(wire, "uc=%u parts=%u rc=%u", uc, parts, rc);
+}
+
 int main(int argc, char **argv)
 {
 	uint32_t room, place, qkey;
@@ -129,6 +146,8 @@ int main(int argc, char **argv)
 		lab_show(&own), RECEIVES);
 	echo(&lab, room, qkey);
 	lab_say(wire, "done");
+	lab_hear(wire, line, sizeof(line));
+	say_arrivals(wire, lab_number(line, "messages"));
 	lab_wait_for(wire, "bye");
 	return 0;
 }

@@ -51,6 +51,16 @@ fn echo(qp: &Qp<Ud>, cq: &Cq, buf: &Buffer, room: usize) -> Result<()> {
     }
 }
 
+/// How many of so many messages arrive when the line drops every fifth packet: by UC, each of one
+/// packet; by UC, each of five; by RC.
+fn arrivals(messages: u64) -> String {
+    // learner 4: what does the line take from each?
+    //? let (uc, parts, rc) = (messages, messages, messages);
+    let (uc, parts, rc) = (messages - messages / 5, 0, messages);
+    // end 4
+    format!("uc={uc} parts={parts} rc={rc}")
+}
+
 fn work(args: &[&str]) -> Result<()> {
     let [device, addr] = *args else {
         return Err("usage: main DEVICE ADDRESS:PORT".into());
@@ -79,5 +89,7 @@ fn work(args: &[&str]) -> Result<()> {
     ))?;
     echo(&qp, &cq, &buf, room)?;
     wire.say("done")?;
+    let plan = wire.hear()?;
+    wire.say(&arrivals(plan.number("messages")?))?;
     wire.wait_for("bye")
 }
