@@ -34,7 +34,9 @@ fn listen(addr: &str) -> Result<()> {
     let pool = Pool::new(buf.slice(..)?, 1024)?;
     let qp = pd.qp_builder::<Rc>(&cq).build()?;
     while let Some(chunk) = pool.take() {
-        chunk.post(&qp, |memory| Ok(Recv::new(memory))).map_err(Error::from)?;
+        chunk
+            .post(&qp, |memory| Ok(Recv::new(memory)))
+            .map_err(Error::from)?;
     }
     let (qp, peer) = qp.accept_tcp(addr, &[])?;
     for expected in 0u64.. {
@@ -50,7 +52,9 @@ fn listen(addr: &str) -> Result<()> {
             return Err(format!("not message {expected}").into());
         }
         // It is ours again: for the next one.
-        chunk.post(&qp, |memory| Ok(Recv::new(memory))).map_err(Error::from)?;
+        chunk
+            .post(&qp, |memory| Ok(Recv::new(memory)))
+            .map_err(Error::from)?;
     }
     Ok(())
 }
@@ -70,7 +74,9 @@ fn connect(addr: &str, count: &str) -> Result<()> {
         };
         chunk.write_at(0, &number.to_le_bytes())?;
         let len = if number == count { 0 } else { 1024 };
-        chunk.post(&qp, |memory| Ok(Send::new(memory.slice(..len)?))).map_err(Error::from)?;
+        chunk
+            .post(&qp, |memory| Ok(Send::new(memory.slice(..len)?)))
+            .map_err(Error::from)?;
     }
     while pool.available() < pool.len() {
         let done = cq.wait(LONG)?.ok()?;
