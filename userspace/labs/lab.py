@@ -315,7 +315,7 @@ class Peer:
         attr = QPAttr(port_num=1)
         attr.qp_access_flags = self.access
         self.qp.to_init(attr)
-        attr.ah_attr = self._way(their["gid"])
+        attr.ah_attr = self.way(their["gid"])
         attr.path_mtu, attr.dest_qp_num, attr.rq_psn = mtu.bit_length() - 8, their["qpn"], their["psn"]
         attr.max_dest_rd_atomic, attr.min_rnr_timer = 4, 12
         self.qp.to_rtr(attr)
@@ -334,7 +334,8 @@ class Peer:
         attr.sq_psn = self.psn
         self.qp.to_rts(attr)
 
-    def _way(self, to):
+    def way(self, to):
+        """The path to a GID."""
         from pyverbs.addr import GID, AHAttr, GlobalRoute
 
         return AHAttr(
@@ -356,7 +357,7 @@ class Peer:
         if to:
             # Kept: a request that is posted needs its address handle (rxe_av.c:rxe_get_av).
             if to["gid"] not in self.handles:
-                self.handles[to["gid"]] = AH(self.pd, attr=self._way(to["gid"]))
+                self.handles[to["gid"]] = AH(self.pd, attr=self.way(to["gid"]))
             wr.set_wr_ud(self.handles[to["gid"]], to["qpn"], qkey)
         self.qp.post_send(wr)
 
