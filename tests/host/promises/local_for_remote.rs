@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Nor is this side's memory a peer's, before it was granted.
-//@ error E0308: expected `RemoteSlice`, found `LocalSlice`
+//@ error E0308: expected `RemoteSlice`, found `LocalSlice<'_>`
 
 use rust_ulp::error::Result;
 use rust_ulp::qp::Rc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A peer's memory is not this side's.
-//@ error E0308: expected `LocalSlice`, found `RemoteSlice`
+//@ error E0308: expected `LocalSlice<'_>`, found `RemoteSlice`
 
 use rust_ulp::error::Result;
 use rust_ulp::qp::Rc;

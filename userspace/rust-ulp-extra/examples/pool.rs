@@ -51,8 +51,7 @@ fn listen(addr: &str) -> Result<()> {
         if u64::from_le_bytes(number) != expected {
             return Err(format!("not message {expected}").into());
         }
-        // It is ours again: for the next one.
-        chunk
+        chunk // ours again: for the next one
             .post(&qp, |memory| Ok(Recv::new(memory)))
             .map_err(Error::from)?;
     }

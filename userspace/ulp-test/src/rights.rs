@@ -166,7 +166,7 @@ impl Rights {
             Err(error) => error.to_string(),
         };
         for part in [
-            format!("request 1 on queue pair {own:#x} to queue pair {peer:#x} at "),
+            format!("request 1 on queue pair {own} to queue pair {peer} at "),
             format!(": {} (status {}", status.name(), status.code()),
             status.explanation().to_owned(),
         ] {

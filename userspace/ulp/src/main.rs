@@ -260,7 +260,7 @@ mod tests {
         ),
         (
             "bench send bw HOST --bind_source_ip 192.0.2.1",
-            "connecting from 192.0.2.1:0: ",
+            "connecting from 192.0.2.1: ",
         ),
         ("bench send bw HOST --run_infinitely", "--duration"),
         ("bench connect HOST --backend uring", "cannot use io_uring"),
