@@ -86,8 +86,8 @@ impl<'a> Borrowed<'a> {
         self.clear();
         // The standard library makes the new vector in the memory of the old one.
         Borrowed {
-            buffers: self.buffers.into_iter().filter_map(|_| None).collect(),
-            addresses: self.addresses.into_iter().filter_map(|_| None).collect(),
+            buffers: self.buffers.into_iter().map_while(|_| None).collect(),
+            addresses: self.addresses.into_iter().map_while(|_| None).collect(),
         }
     }
 }
