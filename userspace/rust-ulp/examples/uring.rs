@@ -59,7 +59,7 @@ fn connect(addr: &str, message: &[u8]) -> Result<()> {
     src.write_at(0, message)?;
     let (qp, peer) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     let src = src.slice(..message.len())?;
-    ring.push(&qp, Write::new(src.clone(), peer.grant(0)?).wr_id(1))?;
+    ring.push(&qp, Write::new(src, peer.grant(0)?).wr_id(1))?;
     ring.link();
     ring.push(&qp, Send::empty().imm(message.len() as u32).wr_id(2))?;
     ring.submit()?;

@@ -300,13 +300,13 @@ fn unsignaled_requests_are_silent_and_failures_are_not() {
     let p = pair();
     let grant = p.mem.grant(0..64, Access::REMOTE_WRITE).unwrap();
     let src = p.mem.slice(0..8).unwrap();
-    p.a.post(Write::new(src.clone(), grant.remote()).signaled(false))
+    p.a.post(Write::new(src, grant.remote()).signaled(false))
         .unwrap();
     assert!(p.cq.poll().unwrap().is_none());
 
     // A key that nobody made: the peer is named in the error.
     let wrong = RemoteSlice::new(1 << 40, 8, 0xbad).unwrap();
-    p.a.post(Write::new(src.clone(), wrong).signaled(false).wr_id(3))
+    p.a.post(Write::new(src, wrong).signaled(false).wr_id(3))
         .unwrap();
     let failed = p.cq.wait(SOON).unwrap();
     let Err(Error::Completion(error)) = failed.ok() else {
@@ -633,25 +633,25 @@ fn posting_and_reaping_allocate_nothing() {
     let dst = grant.remote().slice(4096..4608).unwrap();
     let mut out = [Completion::EMPTY; 16];
     let round = |out: &mut [Completion]| {
-        p.a.post(Write::new(one.clone(), dst)).unwrap();
+        p.a.post(Write::new(*one, dst)).unwrap();
         p.a.post(Write::gather(&pieces, dst)).unwrap();
         p.a.post(Write::inline_bytes(b"12345678", dst)).unwrap();
-        p.a.post(Read::new(dst, one.clone())).unwrap();
-        p.a.post(FetchAdd::new(dst, 1, one.clone())).unwrap();
+        p.a.post(Read::new(dst, *one)).unwrap();
+        p.a.post(FetchAdd::new(dst, 1, *one)).unwrap();
         p.b.post_recv(Recv::scatter(&pieces)).unwrap();
-        p.a.post(Send::new(one.clone()).imm(1)).unwrap();
+        p.a.post(Send::new(*one).imm(1)).unwrap();
         assert_eq!(p.cq.wait_for(7, SOON).unwrap(), 7);
         assert_eq!(p.cq.poll_into(out).unwrap(), 7);
         assert!(out.iter().all(|completion| completion.ok().is_ok()));
 
         let mut batch = p.a.batch();
         for i in 0..4 {
-            batch.push(Write::new(one.clone(), dst).wr_id(i)).unwrap();
+            batch.push(Write::new(*one, dst).wr_id(i)).unwrap();
         }
         batch.push(Write::gather(&pieces, dst)).unwrap();
         batch.submit_and_wait(5, SOON).unwrap();
         let mut batch = p.device.batch();
-        batch.push(&p.b, Recv::new(one.clone())).unwrap();
+        batch.push(&p.b, Recv::new(*one)).unwrap();
         batch.push(&p.a, Send::inline_bytes(b"x")).unwrap();
         batch.submit_and_wait(&p.cq, 7, SOON).unwrap();
         for _ in 0..7 {
@@ -2319,8 +2319,8 @@ fn a_datagram_and_its_answer() {
     let info = d.a.query().unwrap();
     assert_eq!((info.state, info.qkey), (QpState::Rts, 0x11));
     let (room_a, room_b) = (d.mem.slice(0..64).unwrap(), d.mem.slice(4096..).unwrap());
-    d.b.post_recv(Recv::new(room_b.clone()).wr_id(1)).unwrap();
-    d.a.post_recv(Recv::new(room_a.clone()).wr_id(2)).unwrap();
+    d.b.post_recv(Recv::new(room_b).wr_id(1)).unwrap();
+    d.a.post_recv(Recv::new(room_a).wr_id(2)).unwrap();
     let ah = d.a.address(&d.b.endpoint()).unwrap();
     assert_eq!(
         (ah.path().gid, ah.path().hop_limit),
@@ -2395,14 +2395,14 @@ fn an_answer_to_another_gid() {
 fn what_is_no_datagram_of_ours() {
     let d = datagrams();
     let room = d.mem.slice(0..64).unwrap();
-    d.b.post_recv(Recv::new(room.clone())).unwrap();
+    d.b.post_recv(Recv::new(room)).unwrap();
     let to = d.a.address(&d.b.endpoint()).unwrap();
     let to = to.queue_pair(d.b.qp_num(), d.b.qkey());
     d.a.post(SendTo::inline_bytes(b"0123456789", &to)).unwrap();
     let (came, left) = (d.cq.wait(SOON).unwrap(), d.cq.wait(SOON).unwrap());
     for (qp, done, room) in [
-        (&d.a, came, room.clone()),
-        (&d.b, left, room.clone()),
+        (&d.a, came, room),
+        (&d.b, left, room),
         (&d.b, came, room.slice(0..49).unwrap()),
     ] {
         let error = qp.received(&done, &room).unwrap_err();
@@ -2437,7 +2437,7 @@ fn datagrams_that_cannot_go() {
     let to = d.a.address(&d.b.endpoint()).unwrap().queue_pair(1, 2);
     d.kernel.log();
     let long = d.mem.slice(0..1025).unwrap();
-    let error = d.a.post(SendTo::new(long.clone(), &to)).unwrap_err();
+    let error = d.a.post(SendTo::new(long, &to)).unwrap_err();
     assert!(
         matches!(
             error,
@@ -2497,7 +2497,7 @@ fn what_is_of_another_device_is_refused() {
     d.kernel.log();
     for error in [
         d.a.post(SendTo::empty(&foreign)).unwrap_err(),
-        d.a.post(SendTo::new(slice.clone(), &ours)).unwrap_err(),
+        d.a.post(SendTo::new(slice, &ours)).unwrap_err(),
         d.a.post_recv(Recv::new(slice)).unwrap_err(),
         d.a.batch().push(SendTo::empty(&foreign)).unwrap_err(),
     ] {
@@ -2513,7 +2513,7 @@ fn datagrams_allocate_nothing() {
     let to = d.a.address(&d.b.endpoint()).unwrap();
     let to = to.queue_pair(d.b.qp_num(), d.b.qkey());
     let round = || {
-        d.b.post_recv(Recv::new(room.clone())).unwrap();
+        d.b.post_recv(Recv::new(room)).unwrap();
         d.a.post(SendTo::inline_bytes(b"datagram", &to)).unwrap();
         let came = d.cq.wait(SOON).unwrap();
         let got = d.b.received(&came, &room).unwrap();

@@ -221,8 +221,8 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
                 let mtu = asker.endpoint().mtu.bytes() as usize;
                 let (mem_a, mem_b) = (a.pd.alloc_buffer(8192)?, b.pd.alloc_buffer(8192)?);
                 let (room_a, room_b) = (mem_a.slice(..4096)?, mem_b.slice(..Grh::LEN + mtu)?);
-                answerer.post_recv(Recv::new(room_b.clone()).wr_id(1))?;
-                asker.post_recv(Recv::new(room_a.clone()).wr_id(2))?;
+                answerer.post_recv(Recv::new(room_b).wr_id(1))?;
+                asker.post_recv(Recv::new(room_a).wr_id(2))?;
                 let data = pattern(4, mtu);
                 mem_a.write_at(4096, &data)?;
                 let ah = asker.address(&answerer.endpoint())?;
@@ -311,7 +311,7 @@ fn shared(r: &mut Report, a: &Host, b: &Host) {
         let recvs = rooms
             .iter()
             .zip(0..)
-            .map(|(room, i)| Recv::new(room.clone()).wr_id(i));
+            .map(|(room, i)| Recv::new(*room).wr_id(i));
         srq.post_recvs(recvs)?;
         let before = srq.query()?;
         let mut seen = Vec::new();

@@ -54,16 +54,15 @@ fn every_request_can_have_a_deadline() {
     let (dst, word) = (grant.remote(), grant.remote().slice(..8).unwrap());
     let one = p.mem.slice(..8).unwrap();
     let t = SOON;
-    p.a.post(Write::new(one.clone(), dst).timeout(t)).unwrap();
-    p.a.post(Read::new(dst, one.clone()).timeout(t)).unwrap();
-    p.a.post(FetchAdd::new(word, 1, one.clone()).timeout(t))
+    p.a.post(Write::new(one, dst).timeout(t)).unwrap();
+    p.a.post(Read::new(dst, one).timeout(t)).unwrap();
+    p.a.post(FetchAdd::new(word, 1, one).timeout(t)).unwrap();
+    p.a.post(CompareSwap::new(word, 1, 2, one).timeout(t))
         .unwrap();
-    p.a.post(CompareSwap::new(word, 1, 2, one.clone()).timeout(t))
-        .unwrap();
-    p.b.post_recv(Recv::new(one.clone()).timeout(t)).unwrap();
-    p.a.post(Send::new(one.clone()).timeout(t)).unwrap();
+    p.b.post_recv(Recv::new(one).timeout(t)).unwrap();
+    p.a.post(Send::new(one).timeout(t)).unwrap();
     let gone = p.mem.grant(..8, Access::REMOTE_READ).unwrap();
-    p.b.post_recv(Recv::new(one.clone())).unwrap();
+    p.b.post_recv(Recv::new(one)).unwrap();
     p.a.post(Send::empty().invalidate(gone.remote()).timeout(t))
         .unwrap();
     assert!(drain(&p.cq).iter().all(|done| done.ok().is_ok()));
@@ -72,7 +71,7 @@ fn every_request_can_have_a_deadline() {
     for with in [false, true] {
         let mut batch = p.a.batch();
         for i in 0..4 {
-            let write = Write::new(one.clone(), dst).wr_id(i);
+            let write = Write::new(one, dst).wr_id(i);
             let late = with && i == 2;
             batch
                 .push(if late { write.timeout(t) } else { write })
@@ -89,8 +88,7 @@ fn every_request_can_have_a_deadline() {
         Duration::from_nanos(u64::MAX),
         Duration::MAX,
     ] {
-        p.a.post(Write::new(one.clone(), dst).timeout(timeout))
-            .unwrap();
+        p.a.post(Write::new(one, dst).timeout(timeout)).unwrap();
     }
 }
 
@@ -185,7 +183,7 @@ fn deadlines_allocate_nothing() {
     let grant = p.mem.grant(4096.., Access::all()).unwrap();
     let (one, dst) = (p.mem.slice(..8).unwrap(), grant.remote());
     let round = || {
-        let write = || Write::new(one.clone(), dst).timeout(SOON);
+        let write = || Write::new(one, dst).timeout(SOON);
         p.a.post(write()).unwrap();
         let mut batch = p.a.batch();
         for _ in 0..4 {
