@@ -121,19 +121,29 @@ impl<L: DerefMut<Target = [Link]>> Order<L> {
         (slot < self.depth && place < self.posted).then_some(place)
     }
 
-    /// Makes the next free slot the newest posted one, and returns it.
-    pub fn push(&mut self) -> Option<u32> {
-        if self.posted >= self.depth() {
-            return None;
+    /// Makes the next `count` free slots the newest posted ones. Returns the first of them, or [`None`]
+    /// if there are not that many.
+    pub fn push(&mut self, count: u32) -> Option<u32> {
+        let free = self.depth.checked_sub(self.posted)?.checked_sub(count)?;
+        let first = self.free;
+        if self.links.is_empty() {
+            let to_end = self.depth.wrapping_sub(first);
+            self.free = match count.checked_sub(to_end) {
+                Some(around) => around,
+                None => first.wrapping_add(count),
+            };
+        } else {
+            for _ in 0..count {
+                self.free = self.next(self.free);
+            }
         }
-        let slot = self.free;
-        self.free = self.next(slot);
-        self.posted = self.posted.wrapping_add(1);
-        if self.used > 0 && slot == self.first_used {
-            self.used = self.used.wrapping_sub(1);
+        self.posted = self.posted.wrapping_add(count);
+        // The used slots are the last of the free ones.
+        if self.used > free {
+            self.used = free;
             self.first_used = self.free;
         }
-        Some(slot)
+        Some(first)
     }
 
     /// Returns a free slot that was posted before, each once until it is posted again.

@@ -13,11 +13,19 @@ pub struct Unsignaled(u32);
 
 #[allow(unreachable_pub)]
 impl Unsignaled {
-    /// Counts the next request of a queue of `depth`, and returns whether it must be signaled.
+    /// Counts the next request of a queue of `depth`, and returns whether it must be signaled: one that
+    /// is need not.
+    #[inline(always)]
     pub fn next(&mut self, signaled: bool, depth: u32) -> bool {
-        let count = self.0.saturating_add(1);
-        let must = count >= (depth / 2).max(1);
-        self.0 = if signaled || must { 0 } else { count };
+        if signaled {
+            self.0 = 0;
+            return false;
+        }
+        self.0 = self.0.wrapping_add(1);
+        let must = self.0 >= depth / 2;
+        if must {
+            self.0 = 0;
+        }
         must
     }
 }

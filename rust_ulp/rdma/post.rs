@@ -288,9 +288,11 @@ impl<'s> Scratch<'s> {
 
 impl Drop for Scratch<'_> {
     fn drop(&mut self) {
-        let built: *mut [Built] = self.built(0);
-        // SAFETY: Nobody uses the entries after this.
-        unsafe { core::ptr::drop_in_place(built) };
+        // The rest of them needs no drop.
+        for built in self.built(0) {
+            drop(built.memory.take());
+            drop(built.ah.take());
+        }
     }
 }
 
@@ -665,15 +667,19 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
             // Not reached: `expect` has made them.
             false => 0,
         };
-        if count == 0 {
+        let slots = match count {
+            0 => None,
+            _ => lists.order.push(count),
+        };
+        let Some(slot) = slots else {
             drop(lists);
             return (0, Err(EAGAIN));
-        }
+        };
         if count < wanted {
             self.scratch.keep_last(self.first, count as usize);
         }
         let unsignaled = lists.unsignaled;
-        let first = self.fill_slots(&mut lists, count, reports_last, &mut make);
+        let first = self.fill_slots(&mut lists, (slot, count), reports_last, &mut make);
         // A driver that refuses all requests may leave this alone.
         let mut bad: *const c_void = first.cast_const().cast();
         let bad_out: *mut *const c_void = &mut bad;
@@ -699,15 +705,15 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
         }
     }
 
-    /// Puts the first `count` requests, at least one, into free slots, and links them for the driver.
-    /// Returns the first of them. The links are derived from that pointer: the requests are not
+    /// Puts the first `count` requests, at least one, into as many slots from `index` on, which were just
+    /// posted, and links them for the driver. Returns the first of them. The links are derived from that pointer: the requests are not
     /// borrowed again while the driver follows them.
     // Apart from what builds requests: together they do not fit the registers.
     #[inline(never)]
     fn fill_slots(
         &mut self,
         lists: &mut Lists<H::Request>,
-        count: u32,
+        (mut index, count): (u32, u32),
         reports_last: bool,
         make: &mut impl FnMut(Slot) -> H::Request,
     ) -> *mut Wr {
@@ -728,14 +734,15 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
             let signaled = !is_send || reports_last && is_last || built.wr.is_signaled();
             let bytes = built.bytes;
             let make = || make(Slot { at, is_last, bytes });
-            let Some(posted) = queue.push(lists, make, signaled, timed, &mut built.ah) else {
-                // Not reached: that many slots are free.
+            let ah = &mut built.ah;
+            let Some(posted) = queue.push(lists, index, make, signaled, timed, ah) else {
+                // Not reached: `index` is a slot.
                 break;
             };
             if posted.is_keeping || built.memory.is_some() {
                 let (mine, rest) = split_behind(at, core::mem::take(&mut more));
                 more = rest;
-                queue.keep(lists, posted.index, &mut built.memory, mine, stale);
+                queue.keep(lists, index, &mut built.memory, mine, stale);
             }
             if is_send {
                 let signaled = signaled || posted.is_timed;
@@ -754,6 +761,7 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
             // SAFETY: `build` has filled both, if there is one before.
             unsafe { Wr::link(wr, posted.cqe, sg_list, previous) };
             previous = wr;
+            index = lists.order.next(index);
         }
         // SAFETY: A pointer into the first request is made; the caller says that there is one.
         unsafe { &raw mut (*first).wr }

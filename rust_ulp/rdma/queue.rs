@@ -382,7 +382,6 @@ pub(super) struct MoreMemory {
 
 /// The slot of a request that was posted.
 pub(super) struct PostedWr {
-    pub(super) index: u32,
     /// For [`CqeOwner::slot_of`].
     pub(super) cqe: *mut bindings::ib_cqe,
     /// Whether it keeps memory of its last request: the caller calls [`Queue::keep`].
@@ -618,8 +617,8 @@ impl<R: WrContext> Queue<R> {
         lists.sides.made.has(needs)
     }
 
-    /// Posts the request that `make` returns in the next free slot; [`None`] if there is none. The queue
-    /// [has](Self::has_sides) what it needs.
+    /// Puts the request that `make` returns into slot `index`, which was just posted, as the newest one.
+    /// The queue [has](Self::has_sides) what it needs. [`None`] if there is no such slot.
     ///
     /// `signaled` says whether the success of the request is reported to the owner, and `timed`
     /// whether it may have a deadline. `ah` becomes the address that the slot has kept before.
@@ -627,12 +626,12 @@ impl<R: WrContext> Queue<R> {
     pub(super) fn push(
         &self,
         lists: &mut Lists<R>,
+        index: u32,
         make: impl FnOnce() -> R,
         signaled: bool,
         timed: bool,
         ah: &mut Option<Arc<Ah>>,
     ) -> Option<PostedWr> {
-        let index = lists.order.push()?;
         let entry = lists.entries.get_mut(index as usize)?;
         let request = make();
         let deadline = if timed { Self::deadline(&request) } else { 0 };
@@ -642,12 +641,14 @@ impl<R: WrContext> Queue<R> {
         let start_ns = request.start_ns();
         let (kept, reference) = request.split();
         let sharing = R::is_sharing(&kept);
-        lists.plain = match (is_plain, sharing == lists.sharing) {
-            (true, true) => lists.plain.wrapping_add(1),
-            (true, false) => 1,
-            (false, _) => 0,
+        if sharing != lists.sharing {
+            lists.sharing = sharing;
+            lists.plain = 0;
+        }
+        lists.plain = match is_plain {
+            true => lists.plain.wrapping_add(1),
+            false => 0,
         };
-        lists.sharing = sharing;
         let is_keeping = entry.mark.is_keeping();
         *entry = Entry {
             kept: Some(kept),
@@ -663,7 +664,6 @@ impl<R: WrContext> Queue<R> {
             lists.set_deadline(index, deadline);
         }
         Some(PostedWr {
-            index,
             cqe: self.cqe(index),
             is_keeping,
             is_timed: deadline != 0,

@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Push,
+    /// Posts so many.
+    Push(usize),
     Pop,
     /// Frees so many of the oldest.
     FreeOldest(usize),
@@ -20,7 +21,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => Just(Step::Push),
+        4 => (0usize..4).prop_map(Step::Push),
         1 => Just(Step::Pop),
         1 => (0usize..8).prop_map(Step::FreeOldest),
         2 => (0usize..8).prop_map(Step::Remove),
@@ -66,11 +67,16 @@ proptest! {
         check(&order, &posted, &free, linked);
         for step in steps {
             match step {
-                Step::Push => {
-                    let slot = free.pop_front();
-                    prop_assert_eq!(order.push(), slot);
-                    posted.extend(slot);
-                    used.retain(|&at| Some(at) != slot);
+                Step::Push(count) if count > free.len() => {
+                    prop_assert_eq!(order.push(count as u32), None);
+                }
+                Step::Push(count) => {
+                    let first = order.push(count as u32);
+                    if count > 0 {
+                        prop_assert_eq!(first, free.front().copied());
+                    }
+                    used.retain(|at| !free.range(..count).any(|slot| slot == at));
+                    posted.extend(free.drain(..count));
                 }
                 Step::Pop => {
                     let slot = posted.pop_back();

@@ -58,7 +58,7 @@ impl Model {
     }
 
     fn push(&mut self, share: Share, run: Option<(usize, u32)>) {
-        if let Some(slot) = self.order.push() {
+        if let Some(slot) = self.order.push(1) {
             let reference = run.filter(|_| share == Share::Own);
             self.posted.push(Request {
                 slot,
@@ -177,7 +177,7 @@ proptest! {
 fn no_reference_is_looked_for_beyond_a_run() {
     let depth = 4 * MAX_RUN;
     let mut order = Order::new(depth, Vec::<Link>::new());
-    let slots: Vec<_> = (0..depth).map(|_| order.push().unwrap()).collect();
+    let slots: Vec<_> = (0..depth).map(|_| order.push(1).unwrap()).collect();
     let (first, last) = (slots[0], slots[slots.len() - 1]);
     let only = |slot, share, other| move |at| if at == slot { share } else { other };
     assert_eq!(holder(&order, first, |_| Share::Next), None);
