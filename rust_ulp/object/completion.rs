@@ -67,22 +67,56 @@ pub(crate) struct Request {
     pub(crate) length: u32,
     /// The time that it may take.
     pub(crate) limit: Option<TimeLimit>,
-    /// The command of io_uring that it is part of. A request that has no place in the completion ring
-    /// may share that of a later one.
+    /// The command of io_uring that it is part of, unless it [shares](Report::sharing) that of a later
+    /// request.
     pub(crate) cmd_ref: Option<CmdRef>,
-    /// Whether it has a place in the completion ring.
-    pub(crate) in_ring: bool,
-    /// Whether it makes an entry there when it succeeds.
-    pub(crate) signaled: bool,
+    /// How its end is reported.
+    pub(crate) report: Report,
     /// When it was posted, if latencies are recorded, else 0: see
     /// [`start_ns`](crate::counters::start_ns).
     pub(crate) start_ns: u64,
 }
 
-/// The flags of [`Kept`], beside one that is always set.
-const IN_RING: u8 = 1 << 1;
-const SIGNALED: u8 = 1 << 2;
-const SHARING: u8 = 1 << 3;
+/// How the end of a request is reported, as bits of which one is always set.
+#[derive(Clone, Copy)]
+pub(crate) struct Report(NonZeroU8);
+
+impl Report {
+    const IN_RING: u8 = 1 << 1;
+    const SIGNALED: u8 = 1 << 2;
+    const SHARING: u8 = 1 << 3;
+
+    /// Returns that of a request which has a place in the completion ring if `in_ring`, and makes an
+    /// entry there when it succeeds if `signaled`.
+    pub(crate) fn new(in_ring: bool, signaled: bool) -> Self {
+        let in_ring = if in_ring { Self::IN_RING } else { 0 };
+        Self(NonZeroU8::MIN | in_ring).or_signaled(signaled)
+    }
+
+    /// Returns the same for a request that is signaled if `signaled`, too.
+    #[inline(always)]
+    pub(crate) fn or_signaled(self, signaled: bool) -> Self {
+        Self(self.0 | if signaled { Self::SIGNALED } else { 0 })
+    }
+
+    /// Returns the same for a request that shares the reference of a later one to a command. It has no
+    /// place in the completion ring.
+    pub(crate) fn sharing(self) -> Self {
+        Self(self.0 | Self::SHARING)
+    }
+
+    fn in_ring(self) -> bool {
+        self.0.get() & Self::IN_RING != 0
+    }
+
+    fn is_signaled(self) -> bool {
+        self.0.get() & Self::SIGNALED != 0
+    }
+
+    fn is_sharing(self) -> bool {
+        self.0.get() & Self::SHARING != 0
+    }
+}
 
 /// The part of a [`Request`] that its slot keeps.
 // The queue needs the two bytes up to the next multiple of 8.
@@ -92,7 +126,7 @@ pub(crate) struct Kept {
     user_data: u64,
     length: u32,
     opcode: u8,
-    flags: NonZeroU8,
+    report: Report,
 }
 
 static_assert!(slot_bytes::<Request>() == 40);
@@ -133,15 +167,11 @@ impl WrContext for Request {
 
     #[inline(always)]
     fn split(self) -> (Kept, Option<CmdRef>) {
-        let in_ring = if self.in_ring { IN_RING } else { 0 };
-        let signaled = if self.signaled { SIGNALED } else { 0 };
-        let is_sharing = !self.in_ring && self.cmd_ref.is_none();
-        let sharing = if is_sharing { SHARING } else { 0 };
         let kept = Kept {
             user_data: self.user_data,
             length: self.length,
             opcode: self.opcode,
-            flags: NonZeroU8::MIN | in_ring | signaled | sharing,
+            report: self.report,
         };
         (kept, self.cmd_ref)
     }
@@ -155,8 +185,7 @@ impl WrContext for Request {
             // The queue keeps the deadline.
             limit: None,
             cmd_ref,
-            in_ring: kept.flags.get() & IN_RING != 0,
-            signaled: kept.flags.get() & SIGNALED != 0,
+            report: kept.report,
             start_ns,
         }
     }
@@ -166,13 +195,11 @@ impl WrContext for Request {
     }
 
     fn is_sharing(kept: &Kept) -> bool {
-        kept.flags.get() & SHARING != 0
+        kept.report.is_sharing()
     }
 
     fn end_sharing(kept: &mut Kept) {
-        if let Some(flags) = NonZeroU8::new(kept.flags.get() & !SHARING) {
-            kept.flags = flags;
-        }
+        kept.report.0 = NonZeroU8::MIN | kept.report.0.get() & !Report::SHARING;
     }
 
     fn shared(cmd_ref: &CmdRef, places: u32) -> Option<CmdRef> {
@@ -184,7 +211,7 @@ impl WrContext for Request {
     }
 
     fn complete_unsignaled(self, done: &mut Unsignaled) {
-        let count = if self.in_ring {
+        let count = if self.report.in_ring() {
             &mut done.in_ring
         } else {
             &mut done.others
@@ -200,7 +227,7 @@ impl WrContext for Request {
     }
 
     fn complete_plain(kept: &Kept, count: u32, done: &mut Unsignaled) {
-        let sum = if kept.flags.get() & IN_RING != 0 {
+        let sum = if kept.report.in_ring() {
             &mut done.in_ring
         } else {
             &mut done.others
@@ -385,7 +412,7 @@ impl Completions {
     /// Gives up the place of `request`, which makes no entry.
     fn give_up(&self, request: &Request) {
         let ring = self.ring(request.opcode);
-        if request.in_ring {
+        if request.report.in_ring() {
             ring.release(1);
         } else {
             ring.leave(1);
@@ -483,7 +510,7 @@ impl WrHandler for Completions {
         }
         Self::note(&cqe);
         // Before the command completes: its submitter may use the place at once.
-        if request.in_ring && (request.signaled || !wc.is_success()) {
+        if request.report.in_ring() && (request.report.is_signaled() || !wc.is_success()) {
             self.ring(request.opcode).push(&cqe);
         } else {
             self.give_up(&request);
@@ -515,7 +542,7 @@ impl WrHandler for Completions {
         // Not printed: the queue's lock is held.
         Self::trace(&cqe);
         self.counters.failed(request.kind(), cqe.status);
-        if request.in_ring {
+        if request.report.in_ring() {
             self.ring(request.opcode).push_early(&cqe);
         }
         Self::finish(&mut request, &cqe);

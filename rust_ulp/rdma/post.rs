@@ -223,7 +223,7 @@ pub(crate) type Place = MaybeUninit<Built>;
 /// # use {waiter::{WaitHandler, Waiter}};
 /// fn write_and_send(qp: &qp::Qp<WaitHandler>, local: wr::Local<'_>, peer: &mr::Mr,
 ///                   waiters: [Arc<Waiter>; 2]) -> Result {
-///     let flags = wr::Flags { signaled: true, ..wr::Flags::default() };
+///     let flags = wr::Flags::SIGNALED;
 ///     let mut places = [const { Place::uninit() }; 2];
 ///     let mut scratch = Scratch::new(&mut places);
 ///     let mut run = Run::new(Target::Send(qp), &mut scratch);
@@ -341,7 +341,7 @@ struct NewData {
 ///     let mut places = [const { Place::uninit() }; 1];
 ///     let mut scratch = Scratch::new(&mut places);
 ///     let mut run = Run::new(Target::Recv(qp), &mut scratch);
-///     run.push(wr::Plain::new(wr::Opcode::RECV, 0), wr::Flags::default(), local)?;
+///     run.push(wr::Plain::new(wr::Opcode::RECV, 0), wr::Flags::NONE, local)?;
 ///     run.post(false, |_| waiter.clone()).1
 /// }
 /// ```

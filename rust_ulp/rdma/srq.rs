@@ -263,7 +263,7 @@ impl Silence {
 ///     let mut place = [Place::uninit()];
 ///     let mut scratch = Scratch::new(&mut place);
 ///     let mut run = Run::new(Target::Shared(&srq), &mut scratch);
-///     run.push(Plain::new(Opcode::RECV, 0), Flags::default(), local)?;
+///     run.push(Plain::new(Opcode::RECV, 0), Flags::NONE, local)?;
 ///     run.post(false, |_| request.clone()).1
 /// }
 /// ```

@@ -193,14 +193,10 @@ pub(super) fn post(
         }),
         GFP_KERNEL_ACCOUNT,
     )?;
-    let flags = Flags {
-        signaled: true,
-        ..Flags::default()
-    };
     let mut place = [Place::uninit()];
     let mut scratch = Scratch::new(&mut place);
     let mut run = Run::new(target, &mut scratch);
-    run.push_other(operation, flags, data)?;
+    run.push_other(operation, Flags::SIGNALED, data)?;
     run.post(false, |_| waiter.clone()).1?;
     Ok(waiter)
 }

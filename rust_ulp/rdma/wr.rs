@@ -379,27 +379,38 @@ impl<'a> Operation<'a> {
 /// The options of a request: `enum ib_send_flags`.
 ///
 /// ```
-/// const AFTER_READS: Flags = Flags { fence: true, signaled: true, solicited: false };
+/// const AFTER_READS: Flags = Flags::FENCE.and(Flags::SIGNALED);
 /// ```
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Flags {
-    /// Starts the request when the reads and atomics before it are done.
-    pub(crate) fence: bool,
-    /// Reports the success of the request; a failure is always reported.
-    pub(crate) signaled: bool,
-    /// Raises a solicited event at the peer.
-    pub(crate) solicited: bool,
-}
+#[derive(Clone, Copy)]
+pub(crate) struct Flags(c_int);
 
 impl Flags {
+    /// No option.
+    pub(crate) const NONE: Self = Self(0);
+    /// Starts the request when the reads and atomics before it are done.
+    pub(crate) const FENCE: Self = Self(bindings::IB_SEND_FENCE);
+    /// Reports the success of the request; a failure is always reported.
+    pub(crate) const SIGNALED: Self = Self(bindings::IB_SEND_SIGNALED);
+    /// Raises a solicited event at the peer.
+    pub(crate) const SOLICITED: Self = Self(bindings::IB_SEND_SOLICITED);
+    const INLINE: Self = Self(bindings::IB_SEND_INLINE);
+
+    /// Returns these options and `other`.
+    #[inline(always)]
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns these options if `condition` holds, else none.
+    #[inline(always)]
+    pub(crate) fn only_if(self, condition: bool) -> Self {
+        Self(if condition { self.0 } else { 0 })
+    }
+
     /// Returns the flags in the form that drivers take.
     #[inline(always)]
     pub(super) fn to_raw(self, inline: bool) -> c_int {
-        let flag = |set, flag| if set { flag } else { 0 };
-        flag(self.fence, bindings::IB_SEND_FENCE)
-            | flag(self.signaled, bindings::IB_SEND_SIGNALED)
-            | flag(self.solicited, bindings::IB_SEND_SOLICITED)
-            | flag(inline, bindings::IB_SEND_INLINE)
+        self.and(Self::INLINE.only_if(inline)).0
     }
 }
 

@@ -21,17 +21,15 @@ use crate::{
         uring::PendingCmd, //
     },
     limits::MAX_MESSAGE,
-    logic::{
-        cq_ring::{
-            CqRing,
-            Reserved, //
-        },
-        numbered, //
+    logic::cq_ring::{
+        CqRing,
+        Reserved, //
     },
     object::{
         buffer::BufferObject,
         completion::{
             Completions,
+            Report,
             Request, //
         },
         pd::PdObject,
@@ -66,6 +64,7 @@ use crate::{
             Zero, //
         },
         decode::{
+            shape,
             Rule,
             TimeLimit, //
         }, //
@@ -103,18 +102,16 @@ pub(super) fn post<'s>(
 ) -> (u32, Result) {
     let mut cache = Cache {
         reservation: None,
-        behind: 0,
         buffer: None,
         outside,
     };
     let mut posted = 0u32;
     while let Some(rest @ [first, ..]) = wrs.get(posted as usize..) {
-        let queue = match QueueRun::find(ctx, rest) {
+        let queue = match QueueRun::find(ctx, first) {
             Ok(queue) => queue,
             // What is wrong with the request itself takes precedence.
             Err(error) => return (posted, Err(checked(first).err().unwrap_or(error))),
         };
-        cache.behind = (rest.len() as u32).saturating_sub(queue.count);
         let (count, result) = queue.post(ctx, rest, posted, scratch, &mut cache);
         posted = posted.saturating_add(count);
         if result.is_err() {
@@ -135,24 +132,24 @@ struct CqReservation<'a> {
 }
 
 impl<'a> CqReservation<'a> {
-    /// Takes room for one request from `reservation`. If that has none in `ring`, first reserves
-    /// room for up to `left` requests there, and for `behind` more when it had room there, so that a
-    /// call that goes from queue to queue locks a ring that they have in common once. Returns whether
-    /// the device must report the request, and [`EAGAIN`] if the ring is full.
+    /// Takes room for the first of the requests `rest` from `reservation`. If that has none in `ring`,
+    /// first reserves room for those of them that are for the same queue, and for the others when it
+    /// had room there, so that a call that goes from queue to queue locks a ring that they have in
+    /// common once. Returns whether the device must report the request, and [`EAGAIN`] if the ring is
+    /// full.
     #[inline(always)]
     fn take(
         reservation: &mut Option<Self>,
         ring: &'a Ring,
         in_ring: bool,
-        left: u32,
-        behind: u32,
+        rest: &[abi::Wr],
     ) -> Result<bool> {
         if let Some(had) = reservation {
             if had.left > 0 && core::ptr::eq(had.ring, ring) {
                 return Ok(had.take_one());
             }
         }
-        Self::renew(reservation, ring, in_ring, (left, behind))
+        Self::renew(reservation, ring, in_ring, rest)
     }
 
     #[inline(never)]
@@ -160,18 +157,22 @@ impl<'a> CqReservation<'a> {
         reservation: &mut Option<Self>,
         ring: &'a Ring,
         in_ring: bool,
-        (left, behind): (u32, u32),
+        rest: &[abi::Wr],
     ) -> Result<bool> {
+        // No more than are copied at a time.
+        let key = rest.first().map(key_of);
+        let run = rest.iter().take_while(|it| Some(key_of(it)) == key);
+        let left = run.count() as u32;
         // It stays when this fails: the requests of the run that are not posted go back to it.
         let ahead = match reservation {
-            Some(had) if core::ptr::eq(had.ring, ring) => behind,
+            Some(had) if core::ptr::eq(had.ring, ring) => (rest.len() as u32).saturating_sub(left),
             _ => 0,
         };
         let Reserved { count, silent } = if in_ring {
-            ring.reserve(left.max(1), ahead)?
+            ring.reserve(left, ahead)?
         } else {
             // The device reports the last request of each run.
-            let count = ring.admit(left.max(1), ahead)?;
+            let count = ring.admit(left, ahead)?;
             Reserved {
                 count,
                 silent: count,
@@ -190,9 +191,13 @@ impl<'a> CqReservation<'a> {
     #[inline(always)]
     fn take_one(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
-        let must_report = self.silent == 0;
-        self.silent = self.silent.saturating_sub(1);
-        must_report
+        match self.silent.checked_sub(1) {
+            Some(silent) => {
+                self.silent = silent;
+                false
+            }
+            None => true,
+        }
     }
 
     /// Takes back the room of `count` requests that were not posted.
@@ -225,8 +230,6 @@ struct Known<'a> {
 /// What a request may use of those before it.
 struct Cache<'a, 's> {
     reservation: Option<CqReservation<'a>>,
-    /// The requests after the current run.
-    behind: u32,
     /// The last buffer.
     buffer: Option<Known<'a>>,
     /// What the requests from the current one on have outside of their structs.
@@ -262,6 +265,30 @@ impl<'a> Cache<'a, '_> {
     }
 }
 
+/// Returns the queue of a request: its handle, and whether it is a receive.
+#[inline(always)]
+fn key_of(wr: &abi::Wr) -> (u32, bool) {
+    (wr.qp, wr.opcode == abi::WR_RECV)
+}
+
+/// What the requests of a run have in common that are of one [`shape`], have one element, and neither
+/// inline data nor arguments. It was checked for the first of them.
+#[derive(Clone, Copy)]
+struct Alike {
+    shape: u32,
+    rule: Rule,
+    opcode: Opcode,
+    flags: Flags,
+}
+
+impl Alike {
+    /// Returns whether `wr` is one of them.
+    #[inline(always)]
+    fn has(&self, wr: &abi::Wr) -> bool {
+        self.shape == shape(wr) && self.rule.accepts_another(wr)
+    }
+}
+
 /// The operation codes by the `opcode` of a request; those of the others are not used.
 static OPCODES: [Opcode; 10] = [
     Opcode::WRITE,
@@ -276,22 +303,26 @@ static OPCODES: [Opcode; 10] = [
     Opcode::SEND_WITH_INV,
 ];
 
-/// Returns the operation of a request that was checked, but for its operands and its receiver.
-#[inline(always)]
-fn operation_of(wr: &abi::Wr) -> Plain {
-    let opcode = match OPCODES.get(usize::from(wr.opcode)) {
+/// Returns the operation code of a request that was checked.
+fn opcode_of(wr: &abi::Wr) -> Opcode {
+    match OPCODES.get(usize::from(wr.opcode)) {
         Some(opcode) => *opcode,
         None => Opcode::RECV,
-    };
+    }
+}
+
+/// Returns the operation of a request with that code, but for its arguments.
+#[inline(always)]
+fn operation_of(opcode: Opcode, wr: &abi::Wr) -> Plain {
     Plain::new(opcode, wr.imm_data).on(wr.remote_addr, wr.rkey)
 }
 
-/// A request, and the number of requests of the run from it on.
+/// A request, and those after it.
 #[derive(Clone, Copy)]
 struct Item<'s> {
     wr: &'s abi::Wr,
     rule: Rule,
-    left: u32,
+    rest: &'s [abi::Wr],
 }
 
 /// Consecutive requests for the same queue, and what is looked up or checked once for them.
@@ -313,26 +344,17 @@ struct QueueRun<'a> {
     opcodes: u64,
     /// The number of the queue pair.
     number: u32,
-    /// The number of requests.
-    count: u32,
 }
 
 impl<'a> QueueRun<'a> {
-    /// Finds the queue of the first of `rest`. Sleeps.
+    /// Finds the queue of the request `first`. Sleeps.
     ///
     /// Returns [`ENOENT`], or [`ebadfd`] for an object of another type and for a send request to a
     /// shared receive queue. Returns [`eopnotsupp`] for a receive request to a queue pair that has a
     /// shared receive queue, and for an opcode that the device or the type of the queue pair does
     /// not support. Returns [`enotconn`] if the queue does not take requests in its state.
-    fn find(ctx: &Ctx<'a>, rest: &[abi::Wr]) -> Result<Self> {
-        let key = |wr: &abi::Wr| (wr.qp, wr.opcode == abi::WR_RECV);
-        let first = rest.first().ok_or(EINVAL)?;
-        let (_, is_recv) = key(first);
-        // No more than are copied at a time.
-        let count = rest
-            .iter()
-            .take_while(|it| key(it) == (first.qp, is_recv))
-            .count();
+    fn find(ctx: &Ctx<'a>, first: &abi::Wr) -> Result<Self> {
+        let (_, is_recv) = key_of(first);
         let run = |target: Target<'a, Completions>, pd, max_sge, max_pieces| Self {
             target,
             pd,
@@ -343,7 +365,6 @@ impl<'a> QueueRun<'a> {
             is_datagram: false,
             opcodes: u64::MAX,
             number: target.number(),
-            count: u32::try_from(count).unwrap_or(1),
         };
         let run = match ctx.table.get(first.qp)? {
             Object::Qp(qp) if is_recv => {
@@ -408,42 +429,49 @@ impl<'a> QueueRun<'a> {
         let start_ns = start_ns();
         let mut run = Run::new(self.target, scratch);
         let mut refused = Self::expect(&mut run, ctx, start_ns);
-        let (mut built, count) = (0u32, self.count);
-        for (at, wr) in numbered(wrs.iter().take(count as usize)) {
-            if refused.is_ok() {
-                refused = self.build(ctx, (wr, count.wrapping_sub(at)), &mut run, cache);
-            }
-            if refused.is_err() {
+        let key = key_of(head);
+        let (mut built, mut rest, mut alike) = (0u32, wrs, None);
+        while let ([wr, after @ ..], true) = (rest, refused.is_ok()) {
+            if key_of(wr) != key {
                 break;
             }
-            built = at.wrapping_add(1);
+            refused = self.build(ctx, (wr, rest), &mut run, cache, &mut alike);
+            if refused.is_ok() {
+                built = built.wrapping_add(1);
+            }
+            rest = after;
         }
-        let mut made = 0u32;
+        let mut slots = 0u32;
+        let made = &mut slots;
         let base = ctx.base.wrapping_add(first);
-        let reports_last = !ctx.in_ring();
-        let (posted, result) = run.post(reports_last, |slot| {
+        let (command, all_signaled) = (ctx.command, self.all_signaled);
+        let report = Report::new(ctx.in_ring(), all_signaled);
+        let (posted, result) = run.post(!ctx.in_ring(), move |slot| {
             let Slot { at, is_last, bytes } = slot;
-            made = at.wrapping_add(1);
+            *made = at.wrapping_add(1);
             let wr = wrs.get(at as usize).unwrap_or(head);
             let limit = TimeLimit::of(wr);
-            // Those that are not reported share the reference of the next one that is.
-            let has_reference = is_last || self.all_signaled || limit.is_some();
+            let report = report.or_signaled(wr.flags & abi::SEND_SIGNALED != 0);
+            let (cmd_ref, report) = match command {
+                None => (None, report),
+                Some(command) if is_last || all_signaled || limit.is_some() => {
+                    (Some(command.cmd_ref(base.wrapping_add(at))), report)
+                }
+                // Those that are not reported share the reference of the next one that is.
+                Some(_) => (None, report.sharing()),
+            };
             Request {
                 user_data: wr.user_data,
                 opcode: wr.opcode,
                 length: bytes,
                 limit,
-                cmd_ref: ctx
-                    .command
-                    .filter(|_| has_reference)
-                    .map(|command| command.cmd_ref(base.wrapping_add(at))),
-                in_ring: ctx.in_ring(),
-                signaled: self.all_signaled || wr.flags & abi::SEND_SIGNALED != 0,
+                cmd_ref,
+                report,
                 start_ns,
             }
         });
-        if let (Some(reservation), 1..) = (&mut cache.reservation, built.wrapping_sub(made)) {
-            reservation.give(built.wrapping_sub(made));
+        if let (Some(reservation), 1..) = (&mut cache.reservation, built.wrapping_sub(slots)) {
+            reservation.give(built.wrapping_sub(slots));
         }
         (posted, result.and(refused))
     }
@@ -459,44 +487,68 @@ impl<'a> QueueRun<'a> {
         Ok(())
     }
 
-    /// Checks the request `wr`, and builds it in `run`. `left` requests of the run are left, with this
-    /// one.
+    /// Checks the request `wr`, which `rest` begins with, and builds it in `run`. `alike` is what was
+    /// found out about earlier requests of the run.
     #[inline(always)]
     fn build<'s>(
         &self,
         ctx: &Ctx<'a>,
-        (wr, left): (&'s abi::Wr, u32),
+        (wr, rest): (&'s abi::Wr, &'s [abi::Wr]),
         run: &mut Run<'_, 's, Completions>,
         cache: &mut Cache<'a, 's>,
+        alike: &mut Option<Alike>,
     ) -> Result {
-        let rule = checked(wr)?;
-        let length = wr.sge.length;
-        let mut local = None;
-        if wr.num_sge == 1 && wr.flags & abi::SEND_INLINE == 0 && !self.is_special(wr, rule) {
-            if u64::from(length) > MAX_MESSAGE {
-                return Err(EMSGSIZE);
-            }
-            self.check_opcode(wr.opcode)?;
-            if self.max_sge == 0 {
-                return Err(E2BIG);
-            }
-            let known = self.element(ctx, &wr.sge, rule, cache)?;
-            if let Some(memory) = &known.memory {
-                local = memory.local(wr.sge.offset, length);
-            }
-        }
-        let Some(local) = local else {
-            return self.build_other(ctx, Item { wr, rule, left }, run, cache);
+        let known = match *alike {
+            Some(known) if known.has(wr) => known,
+            _ => match self.look_at(ctx, wr)? {
+                (_, Some(new)) => *alike.insert(new),
+                (rule, None) => return self.build_other(ctx, Item { wr, rule, rest }, run, cache),
+            },
         };
-        let must_report = self.admit(ctx, wr, left, run, cache)?;
-        let flags = self.flags(ctx, wr, must_report);
-        let pushed = run.push(operation_of(wr), flags, local);
+        let (rule, length) = (known.rule, wr.sge.length);
+        if u64::from(length) > MAX_MESSAGE {
+            return Err(EMSGSIZE);
+        }
+        let buffer = self.element(ctx, &wr.sge, rule, cache)?;
+        let local = match &buffer.memory {
+            Some(memory) => memory.local(wr.sge.offset, length),
+            None => None,
+        };
+        let Some(local) = local else {
+            return self.build_other(ctx, Item { wr, rule, rest }, run, cache);
+        };
+        let flags = known.flags.and(self.admit(ctx, wr, rest, run, cache)?);
+        let pushed = run.push(operation_of(known.opcode, wr), flags, local);
         if pushed.is_err() {
             Self::give_back(cache);
             return pushed;
         }
         self.note(wr, length);
         Ok(())
+    }
+
+    /// Checks the request `wr`, but for its memory and its arguments. Returns the rule of its opcode, and
+    /// what others may have in common with it.
+    #[inline(never)]
+    fn look_at(&self, ctx: &Ctx<'a>, wr: &abi::Wr) -> Result<(Rule, Option<Alike>)> {
+        let rule = checked(wr)?;
+        if wr.num_sge != 1 || wr.flags & abi::SEND_INLINE != 0 || self.is_special(wr, rule) {
+            return Ok((rule, None));
+        }
+        if u64::from(wr.sge.length) > MAX_MESSAGE {
+            return Err(EMSGSIZE);
+        }
+        self.check_opcode(wr.opcode)?;
+        if self.max_sge == 0 {
+            return Err(E2BIG);
+        }
+        let alike = Alike {
+            shape: shape(wr),
+            rule,
+            opcode: opcode_of(wr),
+            flags: self.flags(ctx, wr),
+        };
+        Ok((rule, Some(alike)))
     }
 
     /// Returns whether a request has operands, a receiver, or should have one.
@@ -526,8 +578,8 @@ impl<'a> QueueRun<'a> {
         self.check_opcode(wr.opcode)?;
         let length = self.check_memory(ctx, item, sges, cache)?;
         let operation = self.operation(ctx.table, item, length)?;
-        let must_report = self.admit(ctx, wr, item.left, run, cache)?;
-        let flags = self.flags(ctx, wr, must_report);
+        let needed = self.admit(ctx, wr, item.rest, run, cache)?;
+        let flags = self.flags(ctx, wr).and(needed);
         let pushed = if wr.flags & abi::SEND_INLINE != 0 {
             let inline = cache.outside.inline(length);
             read_buffers(ctx.table, sges, inline)
@@ -605,36 +657,35 @@ impl<'a> QueueRun<'a> {
         Ok(length)
     }
 
-    /// Reserves room in the completion queue for a request, and returns whether the device must report
-    /// it. Sleeps for the first one with a time limit. From here on, the run owns the room, or
-    /// [`Self::give_back`] returns it.
+    /// Reserves room in the completion queue for the request `wr`, which `rest` begins with. Returns the
+    /// flag that it needs if the device must report it. Sleeps for the first one with a time limit. From
+    /// here on, the run owns the room, or [`Self::give_back`] returns it.
     #[inline(always)]
     fn admit(
         &self,
         ctx: &Ctx<'a>,
         wr: &abi::Wr,
-        left: u32,
+        rest: &[abi::Wr],
         run: &mut Run<'_, '_, Completions>,
         cache: &mut Cache<'a, '_>,
-    ) -> Result<bool> {
+    ) -> Result<Flags> {
         if wr.flags & abi::REQUEST_TIMEOUT != 0 {
             run.expect_deadlines()?;
         }
-        let (reservation, behind) = (&mut cache.reservation, cache.behind);
-        CqReservation::take(reservation, self.ring, ctx.in_ring(), left, behind)
+        let (reservation, in_ring) = (&mut cache.reservation, ctx.in_ring());
+        let must_report = CqReservation::take(reservation, self.ring, in_ring, rest)?;
+        Ok(Flags::SIGNALED.only_if(must_report && in_ring))
     }
 
-    /// Returns the flags of a request.
-    #[inline(always)]
-    fn flags(&self, ctx: &Ctx<'a>, wr: &abi::Wr, must_report: bool) -> Flags {
-        let signaled = wr.flags & abi::SEND_SIGNALED != 0 || self.all_signaled || must_report;
-        Flags {
-            fence: wr.flags & abi::SEND_FENCE != 0,
-            // A command of io_uring completes when the device has completed all requests. The last
-            // one of consecutive requests for a queue reports those before it.
-            signaled: ctx.in_ring() && signaled,
-            solicited: wr.flags & abi::SEND_SOLICITED != 0,
-        }
+    /// Returns the flags of a request, but for what [`Self::admit`] returns.
+    fn flags(&self, ctx: &Ctx<'a>, wr: &abi::Wr) -> Flags {
+        let flag = |asked, flag: Flags| flag.only_if(wr.flags & asked != 0);
+        // A command of io_uring completes when the device has completed all requests. The last
+        // one of consecutive requests for a queue reports those before it.
+        let is_signaled = wr.flags & abi::SEND_SIGNALED != 0 || self.all_signaled;
+        flag(abi::SEND_FENCE, Flags::FENCE)
+            .and(flag(abi::SEND_SOLICITED, Flags::SOLICITED))
+            .and(Flags::SIGNALED.only_if(is_signaled && ctx.in_ring()))
     }
 
     /// Returns the room of a request that was not built.
@@ -668,7 +719,7 @@ impl<'a> QueueRun<'a> {
         length: u32,
     ) -> Result<Operation<'t>> {
         let Item { wr, rule, .. } = item;
-        let operation = Operation::from(operation_of(wr));
+        let operation = Operation::from(operation_of(opcode_of(wr), wr));
         if rule.is_atomic() {
             let abi::WrAtomic { compare_add, swap } = wr.args.into();
             return Ok(operation.with([compare_add, swap]));

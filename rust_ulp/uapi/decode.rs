@@ -2,7 +2,10 @@
 
 //! Checks work requests without looking up any object.
 
-use crate::uapi::abi;
+use crate::uapi::abi::{
+    self,
+    Zero, //
+};
 
 /// The reason why a request is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,10 +162,21 @@ impl Rule {
     /// Returns whether the flags of `wr` are those of the opcode, and what that does not use is zero.
     #[inline(always)]
     fn is_clean(self, wr: &abi::Wr) -> bool {
-        wr.flags & !self.flags == 0
-            && (self.uses(REMOTE) || (wr.remote_addr == 0 && wr.rkey == 0))
+        wr.flags & !self.flags == 0 && self.has_clean_operation(wr) && self.has_clean_args(wr.args)
+    }
+
+    /// Returns whether the opcode has the address, the key and the immediate data of `wr`.
+    #[inline(always)]
+    fn has_clean_operation(self, wr: &abi::Wr) -> bool {
+        (self.uses(REMOTE) || (wr.remote_addr == 0 && wr.rkey == 0))
             && (self.uses(IMM) || wr.imm_data == 0)
-            && self.has_clean_args(wr.args)
+    }
+
+    /// Returns whether [`check`] accepts `wr`, too, and it has no arguments. It has accepted a request
+    /// of the same [`shape`] with this rule, which has one element, no inline data and no arguments.
+    #[inline(always)]
+    pub fn accepts_another(self, wr: &abi::Wr) -> bool {
+        wr.args == abi::WrArgs::ZERO && self.has_clean_operation(wr) && is_timed(wr)
     }
 
     /// Returns whether the opcode has these arguments.
@@ -204,6 +218,19 @@ impl Rule {
     }
 }
 
+/// Returns the opcode, the number of elements and the flags of `wr` as one number.
+#[allow(unreachable_pub)]
+#[inline(always)]
+pub fn shape(wr: &abi::Wr) -> u32 {
+    u32::from(wr.opcode) | u32::from(wr.num_sge) << 8 | u32::from(wr.flags) << 16
+}
+
+/// Returns whether `wr` has a time exactly if its flags say so.
+#[inline(always)]
+fn is_timed(wr: &abi::Wr) -> bool {
+    (wr.flags & abi::REQUEST_TIMEOUT != 0) == (wr.timeout_ns != 0)
+}
+
 /// Checks `wr`, which was copied from user space, and returns the rule of its opcode.
 #[allow(unreachable_pub)]
 #[inline(always)]
@@ -219,7 +246,7 @@ pub fn check(wr: &abi::Wr, limits: Limits) -> Result<Rule, Refusal> {
     {
         rule.check_elements(wr, limits)?;
     }
-    if (wr.flags & abi::REQUEST_TIMEOUT != 0) != (wr.timeout_ns != 0) {
+    if !is_timed(wr) {
         return Err(Refusal::Invalid);
     }
     Ok(rule)

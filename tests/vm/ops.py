@@ -748,6 +748,74 @@ def test_stops(r):
     r.equal("... and makes the only completion", [c.user_data for c in a.cq.wait(1)], [0])
 
 
+def test_same_shape(r):
+    """Requests with one opcode, number of elements and flags: each is looked at, and each other one of a list, too."""
+    a, b = pair(access=ALL)
+    timed = N["REQUEST_TIMEOUT"]
+
+    def write(place, **fields):
+        return a.write(b, 8, 8 * place, remote_offset=8 * place, user_data=place, **fields)
+
+    def send(place, **fields):
+        return a.qp.wr("SEND", a.buffer, 8 * place, 8, user_data=place, **fields)
+
+    def recv(place, **fields):
+        return b.qp.wr("RECV", b.buffer, 8 * place, 8, user_data=place, **fields)
+
+    def changed(wr, **fields):
+        for name, value in fields.items():
+            setattr(wr, name, value)
+        return wr
+
+    def of_length(wr, length):
+        return changed(wr, sge=S["sge"](wr.sge.buffer, length))
+
+    def with_operand(wr):
+        wr.args.atomic.swap = 1
+        return wr
+
+    for what, end, make, spoil, want in (
+        ("immediate data of a write", a, write, lambda wr: changed(wr, imm_data=1), "EINVAL"),
+        ("an operand of a write", a, write, with_operand, "EINVAL"),
+        ("a time without its flag", a, write, lambda wr: changed(wr, timeout_ns=1), "EINVAL"),
+        (
+            "a flag without its time",
+            a,
+            lambda place: write(place, timeout_ns=N["TIMEOUT_INFINITE"]),
+            lambda wr: changed(wr, timeout_ns=0, flags=wr.flags | timed),
+            "EINVAL",
+        ),
+        ("a write of too many bytes", a, write, lambda wr: of_length(wr, (1 << 31) + 1), "EMSGSIZE"),
+        ("a write outside of the buffer", a, write, lambda wr: of_length(wr, 1 << 20), "ERANGE"),
+        ("a peer's key of a send", a, send, lambda wr: changed(wr, rkey=1), "EINVAL"),
+        ("a peer's address of a receive", b, recv, lambda wr: changed(wr, remote_addr=8), "EINVAL"),
+        ("immediate data of a receive", b, recv, lambda wr: changed(wr, imm_data=1), "EINVAL"),
+    ):
+        if make is send:
+            b.file.submit([recv(0), recv(1)])
+        good, other, bad = make(0), make(1), spoil(make(2))
+        name = f"{what}, after two that have none"
+        got = end.file.try_submit([good, other, bad, make(3)])[:3]
+        r.equal(f"{name}: two are posted", got, (want, 2, want))
+        if make is recv:
+            a.file.submit([send(0), send(1)])
+        if make in (send, recv):
+            b.cq.wait(2)
+        done = [(c.user_data, c.status) for c in a.cq.wait(2)]
+        r.equal("... and complete", (done, a.cq.reap()), ([(0, 0), (1, 0)], []))
+
+    a.buffer.map[:64], b.buffer.map[:64] = pattern(1, 64), pattern(2, 64)
+    read = a.qp.wr("RDMA_READ", a.buffer, 32, 8, remote_addr=b.grant.addr + 56, rkey=b.grant.rkey, user_data=2)
+    a.file.submit([write(0), write(1, flags=0), read, write(3), write(2, flags=0), write(5)])
+    done = [(c.user_data, c.opcode, c.status) for c in a.cq.wait(4)]
+    write_done, read_done = N["WC_RDMA_WRITE"], N["WC_RDMA_READ"]
+    want = [(0, write_done, 0), (2, read_done, 0), (3, write_done, 0), (5, write_done, 0)]
+    r.equal("opcodes and flags in turn: each has its own", (done, a.cq.reap()), (want, []))
+    expected = pattern(1, 32) + pattern(2, 64)[32:40] + pattern(1, 64)[40:48] + pattern(2, 64)[48:]
+    r.equal("... the writes write", b.buffer.map[:64], expected)
+    r.equal("... the read reads", a.buffer.map[32:40], pattern(2, 64)[56:])
+
+
 def test_stops_when_full(r):
     """A queue that is full ends SUBMIT after the first request, which still waits."""
     a, b = pair(access=ALL, depth=16, entries=64, connect={"retry_cnt": 7, "rnr_retry": 7})

@@ -2,8 +2,8 @@
 
 //! Checks of requests: whatever user space writes.
 
-use crate::uapi::abi;
-use crate::uapi::decode::{check, Limits, Refusal, TimeLimit};
+use crate::uapi::abi::{self, Zero};
+use crate::uapi::decode::{check, shape, Limits, Refusal, TimeLimit};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {
@@ -207,6 +207,30 @@ fn look(wr: &abi::Wr, limits: Limits) -> Result<(), TestCaseError> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    /// What a request with one element, without inline data and arguments, was accepted with, accepts
+    /// another one of its shape exactly if that has no arguments either, and would be accepted by itself.
+    #[test]
+    fn another_of_its_shape(mut first in plausible(), mut second in plausible()) {
+        first.num_sge = 1;
+        first.flags &= !abi::SEND_INLINE;
+        first.args = abi::WrArgs::ZERO;
+        (second.opcode, second.num_sge, second.flags) = (first.opcode, first.num_sge, first.flags);
+        prop_assert_eq!(shape(&first), shape(&second));
+        if let Ok(rule) = check(&first, LIMITS) {
+            if !rule.is_atomic() {
+                let alone = check(&second, LIMITS).is_ok() && words(&second) == [0; 2];
+                prop_assert_eq!(rule.accepts_another(&second), alone);
+            }
+        }
+    }
+
+    /// Requests of one shape have the same opcode, number of elements and flags.
+    #[test]
+    fn shapes_differ(one in plausible(), other in plausible()) {
+        let parts = |wr: &abi::Wr| (wr.opcode, wr.num_sge, wr.flags);
+        prop_assert_eq!(shape(&one) == shape(&other), parts(&one) == parts(&other));
+    }
 
     #[test]
     fn any_bytes(wr in anything(), max_sge in any::<u32>(), max_inline in any::<u32>()) {
