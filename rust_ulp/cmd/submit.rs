@@ -3,7 +3,7 @@
 //! SUBMIT: posts work requests, as [`crate::request`] does, and waits for completions.
 //!
 //! When the last requests are copied, and before they are posted, the thread becomes a waiter, see
-//! [`CqObject::waiter`]. Process context.
+//! [`CqObject::waiter`]. If a queue is full before that, it becomes one then. Process context.
 
 use crate::{
     file::UlpFile,
@@ -94,6 +94,17 @@ pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> R
         value.stop_error = error.to_errno();
         if error != EAGAIN || posted == 0 {
             return Err(error);
+        }
+    }
+    if value.cq != 0 && cq.get().is_none() && lost.is_ok() {
+        // The request that was refused is not among the last ones.
+        match find_cq(&file.table().read(), value.cq, value.min_complete) {
+            Ok(Some(found)) => {
+                let _ = cq.set(found.clone());
+                waiter = cq.get().map(|cq| cq.waiter());
+            }
+            Ok(None) => (),
+            Err(error) => lost = Err(error),
         }
     }
     if let Err(error) = lost {
