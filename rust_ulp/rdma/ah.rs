@@ -86,7 +86,8 @@ impl AddressVector {
     ///
     /// `ib_modify_qp()` expects a resolved address of kernel users, and the resolver is not
     /// exported. `rdma_create_user_ah()` resolves the attributes in place, so this makes and
-    /// destroys an address handle.
+    /// destroys an address handle. It sets the hop limit in any case
+    /// (`ib_resolve_unicast_gid_dmac()`, drivers/infiniband/core/verbs.c).
     ///
     /// Fails as the route does, with `EHOSTUNREACH`, `ENETUNREACH` or [`ETIMEDOUT`], and with
     /// [`EINVAL`] for a GID index that is not in use. The resolver's `ENODEV` for a local route
@@ -101,7 +102,14 @@ impl AddressVector {
         .map_err(of_route)?;
         // SAFETY: The handle was just made, and nobody else has it.
         unsafe { destroy(ah) };
-        Ok(Self::from_raw(&raw))
+        let resolved = Self::from_raw(&raw);
+        Ok(Self {
+            hop_limit: match self.hop_limit {
+                0 => resolved.hop_limit,
+                given => given,
+            },
+            ..resolved
+        })
     }
 
     /// Returns the path to `dgid`, which is GID `index` of `port` of `device`, the port with that
@@ -172,12 +180,18 @@ impl Ah {
     /// Makes an address handle for `av` in `pd`, and returns it with the resulting address vector.
     /// Sleeps.
     ///
-    /// On RoCE, a link-layer address of 0 is resolved, and the hop limit with it. For how long, and
-    /// the errors, see [`AddressVector::resolve`].
+    /// On RoCE, a link-layer address of 0 is resolved, and a hop limit of 0 with it. For how long,
+    /// and the errors, see [`AddressVector::resolve`].
     pub(crate) fn new(pd: Arc<Pd>, av: &AddressVector) -> Result<(Arc<Self>, AddressVector)> {
         let port = pd.device().port(av.port)?;
+        let mut resolve = port.link_layer == LinkLayer::Ethernet && av.dmac == [0; 6];
+        let mut av = *av;
+        if resolve && av.hop_limit != 0 {
+            // The handle that resolves has the hop limit of the route.
+            av = av.resolve(&pd)?;
+            resolve = false;
+        }
         let mut raw = av.to_raw(pd.device());
-        let resolve = port.link_layer == LinkLayer::Ethernet && av.dmac == [0; 6];
         fault::point()?;
         // SAFETY: The domain and the attributes are valid; no user data is passed.
         let ptr = from_err_ptr(unsafe {

@@ -425,6 +425,22 @@ def test_ud_refused(r):
         (bytes(given.dmac), 9),
     )
     a.file.destroy(again.handle)
+    near = a.file.ah(a.pd, gid, hop_limit=7)
+    r.equal(
+        "a hop limit that is given stays when the link-layer address is resolved",
+        (bytes(near.attr.dmac), near.attr.hop_limit),
+        (bytes(given.dmac), 7),
+    )
+    b.file.submit([b.qp.wr("RECV", b.buffer, 0, 256)])
+    a.file.submit([a.qp.datagram(near.handle, b.qp.num, QKEY, a.buffer, 0, 8)])
+    r.equal("... and its datagrams have it", [(c.status, b.buffer.map[20 + 8]) for c in b.cq.wait(1)], [(0, 7)])
+    a.cq.wait(1)
+    a.file.destroy(near.handle)
+    path = ulp.S["ah_attr"](sgid_index=rc.file.gid_index, port_num=rc.file.port, is_global=1, hop_limit=7)
+    ctypes.memmove(path.dgid, bytes(gid), 16)
+    rc.qp.to_rtr(path)
+    got = rc.file.call("QP_QUERY", qp=rc.qp.handle).attr.ah.hop_limit
+    r.equal("... and so has a connected queue pair", got, 7)
     r.equal("an address that was destroyed", error_of(a.file.submit, [send(ah=again.handle)]), "ENOENT")
 
     # Queue keys with the highest bit are for those who may have raw sockets.

@@ -686,7 +686,9 @@ impl Kernel {
                 if arg.attr.dgid == [0; 16] {
                     return Err(Errno::EHOSTUNREACH);
                 }
-                arg.attr.hop_limit = arg.attr.hop_limit.max(64);
+                if arg.attr.hop_limit == 0 {
+                    arg.attr.hop_limit = 64;
+                }
                 let (pd, attr) = (arg.pd, arg.attr);
                 arg.handle = state.add(Object::Ah { pd, attr });
                 Ok(())
