@@ -590,6 +590,9 @@ impl<H: WrHandler> Qp<H> {
                 self.qkey.store(attributes.qkey, Relaxed);
             }
             self.state.store(to, Release);
+        } else if from == bindings::IB_QPS_INIT && self.device_state() == Some(from) {
+            // It has not begun to receive.
+            self.receives.store(false, Relaxed);
         }
         if to == bindings::IB_QPS_RESET && (drained || result.is_ok()) {
             // Handles earlier completions, unless a drain has waited for them.

@@ -429,6 +429,14 @@ def test_srq(r):
     unused.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=b.file.port)
     unused.modify("STATE", qp_state=N["QPS_ERR"])
     r.equal("one that failed in INIT is destroyed", error_of(b.file.destroy, unused.handle), "none")
+    unused = Qp(b.file, b.pd, b.cq, srq=srq.handle)
+    # The second change is the one to RTR.
+    adapter(fail_name="modify_qp", fail_command=2)
+    failed = error_of(unused.connect, unused.num, b.file.gid().gid, 0, 0, lid=b.file.lid())
+    adapter(fail_name="", fail_command=0)
+    state = b.file.call("QP_QUERY", qp=unused.handle).attr.qp_state
+    r.equal("one whose change to RTR fails stays in INIT", (failed, state), ("EIO", N["QPS_INIT"]))
+    r.equal("... and is destroyed", error_of(b.file.destroy, unused.handle), "none")
     r.equal("and the queue", error_of(b.file.destroy, srq.handle), "none")
 
 
