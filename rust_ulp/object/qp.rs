@@ -260,7 +260,12 @@ impl QpObject {
             from
         };
         let result = self.qp.modify(attributes, mask);
-        if result.is_ok() && mask & mask::STATE != 0 && matches!(to, State::Reset | State::Err) {
+        let has_ended = match result {
+            Ok(()) => mask & mask::STATE != 0 && matches!(to, State::Reset | State::Err),
+            // A change that the driver gave up may have taken it there.
+            Err(_) => self.qp.state() == State::Err,
+        };
+        if has_ended {
             self.qp.handler().end_grants();
         }
         trace::qp_modify(

@@ -25,6 +25,7 @@ import connect
 import tracing
 import ulp
 from lifetime import ended, in_background
+from memory import bound, endings
 from personality import PERSONALITIES
 from ulp import N, End, Qp, Srq, UserBuffer, adapter, error_of, pattern
 from uring import Batches
@@ -374,8 +375,11 @@ def test_most(r):
 def test_halfway(r):
     """A driver changes the state of a queue pair, and then says that it failed: the queue pair is in ERR."""
     a, b = End("h1", "hca1"), End("h2", "hca2")
+    # QP_QUERY would look for grants that are to end.
+    grant = bound(a)
     adapter(fail_halfway=3)
     r.equal("QP_MODIFY to RTS that fails halfway: ENOMEM", error_of(a.connect, b), "ENOMEM")
+    r.equal("... a grant of the queue pair ends", endings(a.file, 1), [(grant.handle, N["GRANT_EXPIRED"])])
     states = [a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state, adapter_says("fail_halfway")]
     r.equal("... the queue pair is in ERR", states, [N["QPS_ERR"], "0"])
     a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=4)])
