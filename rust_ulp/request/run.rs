@@ -629,8 +629,10 @@ impl<'a> QueueRun<'a> {
 
     /// Checks the memory of a request with the elements `sges`, and returns its bytes.
     ///
-    /// Returns [`E2BIG`] for too many elements, [`EMSGSIZE`] if the message is too long, and the errors
-    /// of [`Self::element`].
+    /// Returns [`E2BIG`] for too many elements, and for an atomic whose element has two keys: drivers
+    /// pass the first part alone, and irdma without its length, so that the adapter would write behind
+    /// it (drivers/infiniband/hw/irdma/verbs.c:irdma_post_send). Returns [`EMSGSIZE`] if the message is
+    /// too long, and the errors of [`Self::element`].
     fn check_memory(
         &self,
         ctx: &Ctx<'a>,
@@ -651,7 +653,12 @@ impl<'a> QueueRun<'a> {
             let known = self.element(ctx, sge, item.rule, cache)?;
             pieces = pieces.saturating_add(known.buffer.pieces(sge.offset, sge.length));
         }
-        if !is_inline && pieces > self.max_pieces.into() {
+        let max_pieces = if item.rule.is_atomic() {
+            1
+        } else {
+            self.max_pieces
+        };
+        if !is_inline && pieces > max_pieces.into() {
             return Err(E2BIG);
         }
         Ok(length)

@@ -551,7 +551,7 @@ struct rust_ulp_qp_query {
  *
  * A device limits the pages of a key, so a buffer may have several keys, each for @key_bytes of it.
  * An element of a request that crosses the border between two keys counts as two; every queue pair
- * takes one such element if the device supports two elements.
+ * takes one such element if the device supports two elements, but not in an atomic.
  *
  * The memory is charged to the process and to its user, each within RLIMIT_MEMLOCK, until the
  * buffer is destroyed and unmapped. The users of a user namespace share the limits of its owner,
@@ -1077,8 +1077,9 @@ struct rust_ulp_wr {
  *
  * @wait_error is 0 or says what ended the wait: -ETIME, -EINTR (a signal, or task work of an
  * io_uring), -EIO (see RUST_ULP_CQ_ERROR), -ENODEV, or -ENOENT (another thread destroyed @cq).
- * E2BIG the request has more elements than the queue allows, counted after they are cut at the
- * borders of keys; bytes of a request beyond what the kernel knows are not zero
+ *  E2BIG       the request has more elements than the queue allows, or an atomic more than one,
+ *              counted after they are cut at the borders of keys; bytes of a request beyond what
+ *              the kernel knows are not zero
  *  EACCES      a receive, read or atomic into a READ_ONLY buffer
  *  EAGAIN      a queue is full, maybe the completion queue, which needs room for every request in
  *              flight, signaled or not: poll completions, and submit those from number @posted on

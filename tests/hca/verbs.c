@@ -821,6 +821,12 @@ static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 		break;
 	case IB_WR_ATOMIC_CMP_AND_SWP:
 	case IB_WR_ATOMIC_FETCH_AND_ADD:
+		/* irdma_post_send() passes the address of the first element, and no length. */
+		if (wr->num_sge != 1 || wr->sg_list->length != 8) {
+			hca_broken(to_hca(qp->ib.device),
+				   "an atomic of %d elements", wr->num_sge);
+			return -EINVAL;
+		}
 		wqe->rdma.addr = atomic_wr(wr)->remote_addr;
 		wqe->rdma.rkey = atomic_wr(wr)->rkey;
 		wqe->rdma.compare = atomic_wr(wr)->compare_add;

@@ -267,6 +267,12 @@ def test_atomics(r):
         elif not posts:
             r.equal(f"{name} is refused", error_of(a.file.submit, [wr]), "EOPNOTSUPP")
         r.equal(f"{name}: the word", int.from_bytes(b.buffer.map[:8], "little"), after)
+    most = a.file.call("DEVICE_QUERY").max_fast_reg_pages
+    if posts and most <= 512:
+        wide = ulp.Buffer(a.file, a.pd, (most + 1) * PAGE, page_size=PAGE)
+        for name, operands in zip(names, ((7, 9), (2,)), strict=True):
+            wr = a.qp.wr(name, wide, wide.key_bytes - 4, 8, atomic=operands, remote_addr=there.addr, rkey=there.rkey)
+            r.equal(f"{name} into an element with two keys", error_of(a.file.submit, [wr]), "E2BIG")
 
 
 def test_query(r):

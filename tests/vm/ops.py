@@ -139,6 +139,10 @@ def test_atomics(r):
         where = {"remote_addr": b.grant.addr + at, "rkey": b.grant.rkey}
         bad = a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 128, length, atomic=operands, **where)
         r.equal(f"{what}: EINVAL", error_of(a.file.submit, [bad]), "EINVAL")
+    wide = ulp.Buffer(a.file, a.pd, 4 << 20, page_size=4096)
+    where = {"remote_addr": b.grant.addr + 64, "rkey": b.grant.rkey}
+    across = a.qp.wr("ATOMIC_FETCH_AND_ADD", wide, wide.key_bytes - 4, 8, atomic=(1,), **where)
+    r.equal("an atomic across the border of two keys: E2BIG", error_of(a.file.submit, [across]), "E2BIG")
     r.equal("none changed the word", word.value, 99)
     posts = [
         a.qp.wr(
