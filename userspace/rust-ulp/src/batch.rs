@@ -278,6 +278,10 @@ impl<'a> Core<'a> {
 
     /// Posts everything, and removes it; with `wait`, sleeps until so many completions are there.
     fn submit(&mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
+        // The handle of another file names another queue there.
+        if wait.is_some_and(|(cq, ..)| !Arc::ptr_eq(cq.device_inner(), self.device)) {
+            return Err(elsewhere());
+        }
         let wait = wait.map(|(cq, min, timeout)| (cq, min, Deadline::after(timeout)));
         let args = wait
             .as_ref()
@@ -460,7 +464,8 @@ impl<'a> DeviceBatch<'a> {
     ///
     /// # Errors
     ///
-    /// As [`QpBatch::submit_and_wait`].
+    /// As [`QpBatch::submit_and_wait`]; [`Error::Sys`] with `ENOENT` for a queue of another `Device`:
+    /// then nothing was posted.
     pub fn submit_and_wait(&mut self, cq: &Cq, min: u32, timeout: Duration) -> Result<usize> {
         self.submitting(Some((cq, min, timeout)))
     }

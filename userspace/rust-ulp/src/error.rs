@@ -690,7 +690,7 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::ENXIO => "the file is not attached to a device",
         libc::EPROTONOSUPPORT => "the module does not write records of that size: build both from one tree",
         libc::ERANGE => "a number outside of what the object or the device has room for",
-        libc::EXDEV => "the objects are of different protection domains",
+        libc::EXDEV => "the objects are of different protection domains, or of different Devices",
         libc::ETIME => "the time ran out: wait longer",
         libc::EHOSTUNREACH | libc::ENETUNREACH => {
             "no route to the peer's GID: check addresses and the GID's network interface"

@@ -224,6 +224,16 @@ impl<T: Transport> QpBuilder<T> {
     /// Makes the queue pair, in the state Reset.
     fn create(&self, port: u32, gid_index: u8, access: Access) -> Result<Arc<Inner>> {
         let device = self.pd.device();
+        // Handles of another file name other things there.
+        let queues = [&self.send_cq, &self.recv_cq].map(Cq::device_inner);
+        let srq = self.srq.as_ref().map(Srq::device_inner);
+        if queues
+            .into_iter()
+            .chain(srq)
+            .any(|of| !Arc::ptr_eq(of, device))
+        {
+            return Err(Error::sys(abi::QpCreate::NAME, Errno::EXDEV));
+        }
         let mut arg = abi::QpCreate {
             flags: if self.signal_all { abi::QP_SIG_ALL } else { 0 },
             pd: self.pd.handle(),
@@ -279,8 +289,8 @@ impl<T: Transport> QpBuilder<T> {
     ///
     /// [`Error::NoUsableGid`] if no GID was given and the device has none to choose;
     /// [`Error::Unsupported`] if the device does not do this type, [`Error::Sys`] with `ERANGE` for
-    /// more than the device has room for, `EXDEV` for completion queues of another device,
-    /// `EMFILE`, `ENOMEM`.
+    /// more than the device has room for, `EXDEV` for completion queues of another [`Device`] or a
+    /// shared receive queue of another domain, `EMFILE`, `ENOMEM`.
     pub fn build(self) -> Result<PreparedQp<T>> {
         let device = Device::from_inner(self.pd.device());
         let (port, gid_index, gid) = match self.gid {

@@ -5,12 +5,13 @@
 use crate::abi;
 use crate::cq::Cq;
 use crate::device::DeviceInner;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::object::Object;
 use crate::pd::Pd;
 use crate::post::{cancel, post_one};
 use crate::sys::Command;
 use crate::wr::{Recv, RequestFor, Target};
+use nix::errno::Errno;
 use std::sync::Arc;
 
 impl Pd {
@@ -66,11 +67,16 @@ impl SrqBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has none,
-    /// [`Error::Sys`](crate::Error::Sys) with `ERANGE` for more than the device has room for,
+    /// [`Error::Unsupported`] if the device has none,
+    /// [`Error::Sys`] with `ERANGE` for more than the device has room for,
     /// `EXDEV` for a completion queue of another device, `EMFILE`, `ENOMEM`;
-    /// [`Error::DeviceGone`](crate::Error::DeviceGone).
+    /// [`Error::DeviceGone`].
     pub fn build(self) -> Result<Srq> {
+        let device = self.pd.device();
+        // The handle of another file names another thing there.
+        if !Arc::ptr_eq(self.cq.device_inner(), device) {
+            return Err(Error::sys(abi::SrqCreate::NAME, Errno::EXDEV));
+        }
         let mut arg = abi::SrqCreate {
             pd: self.pd.handle(),
             cq: self.cq.handle(),
@@ -79,7 +85,6 @@ impl SrqBuilder {
             limit: self.limit,
             ..Command::new()
         };
-        let device = self.pd.device();
         device.call(&mut arg)?;
         Ok(Srq {
             inner: Arc::new(Inner {
@@ -156,7 +161,7 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceGone`](crate::Error::DeviceGone).
+    /// [`Error::DeviceGone`].
     #[doc(alias = "rust_ulp_cancel")]
     pub fn cancel(&self, wr_id: u64) -> Result<u32> {
         cancel(&self.inner.device, self.handle(), Some(wr_id))
@@ -176,8 +181,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`](crate::Error::Sys) with `ERANGE` for more than [`Self::max_wr`];
-    /// [`Error::DeviceGone`](crate::Error::DeviceGone).
+    /// [`Error::Sys`] with `ERANGE` for more than [`Self::max_wr`];
+    /// [`Error::DeviceGone`].
     #[doc(alias = "rust_ulp_srq_modify")]
     pub fn arm_limit(&self, n: u32) -> Result<()> {
         let mut arg = abi::SrqModify {
@@ -192,7 +197,7 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceGone`](crate::Error::DeviceGone).
+    /// [`Error::DeviceGone`].
     pub fn query(&self) -> Result<SrqInfo> {
         let mut arg = abi::SrqQuery {
             srq: self.handle(),

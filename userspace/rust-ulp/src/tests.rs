@@ -2506,6 +2506,45 @@ fn what_is_of_another_device_is_refused() {
     assert!(!d.kernel.log().contains(&"SUBMIT"));
 }
 
+/// In the file of the other device, their numbers name queues of its own.
+#[test]
+fn queues_of_another_device_are_refused() {
+    let (one, two) = (Kernel::new(), Kernel::new());
+    let (here, there) = (one.device(), two.device());
+    let objects = |device: &Device| {
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(16).unwrap();
+        let srq = pd.srq_builder(&cq).build().unwrap();
+        (pd, cq, srq)
+    };
+    let ((pd, ours, _srq), (_pd, theirs, shared)) = (objects(&here), objects(&there));
+    assert_eq!(ours.handle(), theirs.handle());
+    let before = one.objects();
+    let refused = |error: Error| assert_eq!(error.errno(), Some(libc::EXDEV), "{error}");
+    refused(pd.qp_builder::<Rc>(&theirs).build().unwrap_err());
+    refused(
+        pd.qp_builder::<Rc>(&ours)
+            .recv_cq(&theirs)
+            .build()
+            .unwrap_err(),
+    );
+    refused(pd.qp_builder::<Rc>(&ours).srq(&shared).build().unwrap_err());
+    refused(pd.srq_builder(&theirs).build().unwrap_err());
+    assert_eq!(one.objects(), before);
+    // Nor does a batch wait for one.
+    let qp = pd.qp_builder::<Rc>(&ours).build().unwrap();
+    let mut batch = here.batch();
+    batch.push(&qp, Recv::empty()).unwrap();
+    one.log();
+    let error = batch.submit_and_wait(&theirs, 1, NOW).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
+    assert_eq!((batch.len(), one.log()), (1, Vec::new()));
+    // Clones and other values of one open device are the same device.
+    let same = Device::from_inner(here.inner());
+    let other = same.create_cq(16).unwrap();
+    let _qp = pd.qp_builder::<Rc>(&other).build().unwrap();
+}
+
 #[test]
 fn datagrams_allocate_nothing() {
     let d = datagrams();
