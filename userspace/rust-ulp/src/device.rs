@@ -10,10 +10,14 @@ use crate::status::WrOpcode;
 use crate::sync::{lock, Cache};
 use crate::sys::{Command, File, Plain};
 use crate::transport::Transport;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::sync::OnceLock;
 use std::sync::{Arc, Mutex};
 
 pub use crate::port::{
@@ -216,6 +220,9 @@ pub(crate) struct DeviceInner {
     peers: Mutex<HashMap<u32, (u32, Gid)>>,
     /// Memory for the next batch.
     pub(crate) storage: Cache,
+    /// See [`Self::taken_events`].
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    taken_events: OnceLock<EventFd>,
 }
 
 impl DeviceInner {
@@ -242,6 +249,28 @@ impl DeviceInner {
     #[inline]
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Returns the file that is written to whenever somebody has taken an event. Nobody reads it: each
+    /// write is an edge for epoll.
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    pub(crate) fn taken_events(&self) -> Result<&EventFd> {
+        if let Some(file) = self.taken_events.get() {
+            return Ok(file);
+        }
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let file = EventFd::from_value_and_flags(0, flags);
+        let file = file.map_err(|errno| Error::sys("eventfd", errno))?;
+        Ok(self.taken_events.get_or_init(|| file))
+    }
+
+    /// Tells the tasks that wait for what events tell of that somebody has taken one.
+    pub(crate) fn event_was_taken(&self) {
+        #[cfg(any(feature = "smol", feature = "tokio"))]
+        if let Some(file) = self.taken_events.get() {
+            // It fails only after 2^64 events.
+            let _ = file.write(1);
+        }
     }
 
     pub(crate) fn peer_of(&self, qp: u32) -> Option<(u32, Gid)> {
@@ -388,6 +417,8 @@ impl Device {
                 chosen,
                 peers: Mutex::new(HashMap::new()),
                 storage: Cache::default(),
+                #[cfg(any(feature = "smol", feature = "tokio"))]
+                taken_events: OnceLock::new(),
             }),
         })
     }

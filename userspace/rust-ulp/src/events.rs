@@ -280,6 +280,7 @@ impl Events {
         match self.device.file().read_events(&mut one) {
             Ok(0) | Err(Errno::EAGAIN) => Ok(None),
             Ok(_) => {
+                self.device.event_was_taken();
                 let [event] = one;
                 Ok(Some(Event::new(&event, &self.device)))
             }

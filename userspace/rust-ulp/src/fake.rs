@@ -2,7 +2,7 @@
 
 //! A kernel for unit tests, in this process: enough of `/dev/rust_ulp` to connect queue pairs of
 //! one kernel with each other by parameters, and to carry their requests out at once. Of the
-//! connection manager it has only waits that end with their time.
+//! connection manager it has requests of nobody, and waits that end with their time.
 //!
 //! It is as strict as the real one where the crate has to keep rules: sizes, flags, handles, the
 //! order of states, room in the rings. Memory is a memfd, of which buffers and rings are parts;
@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex};
@@ -71,6 +71,8 @@ struct State {
     stumble: Option<u32>,
     /// Bytes under one key, if not [`KEY_BYTES`].
     key_bytes: Option<u64>,
+    /// Peers that ask to connect.
+    asking: u32,
 }
 
 /// Where the first byte of something is.
@@ -397,6 +399,14 @@ impl Kernel {
         }
         resolution.resolved -= 1;
         Ok(())
+    }
+
+    /// A peer asks to connect to the listener.
+    pub(crate) fn ask(&self) {
+        let mut state = lock(&self.state);
+        state.asking += 1;
+        let waiting = state.asking;
+        state.happen(abi::EVENT_CONNECT_REQUEST, 0, waiting);
     }
 
     /// Something happens.
@@ -753,7 +763,11 @@ impl Kernel {
                 arg.handle = state.add(Object::Cm);
                 Ok(())
             };
-            GetRequest => |_arg| Err(Errno::ETIME);
+            GetRequest => |arg| {
+                state.asking = state.asking.checked_sub(1).ok_or(Errno::ETIME)?;
+                arg.handle = state.add(Object::Cm);
+                Ok(())
+            };
             ConnWait => |_arg| Err(Errno::ETIME);
             Destroy => |arg| {
                 let needed = state.objects.values().any(|object| match object {
@@ -1193,6 +1207,10 @@ impl FakeKernel for Kernel {
         let n = state.events.len().min(out.len());
         for (to, from) in out.iter_mut().zip(state.events.drain(..n)) {
             *to = from;
+        }
+        // As the real one, the file is readable while there are events, and when the device is gone.
+        if state.events.is_empty() && !state.gone {
+            let _ = (&*self.teller).read(&mut [0; 8]);
         }
         match (n, state.gone) {
             (0, true) => Err(Errno::ENODEV),

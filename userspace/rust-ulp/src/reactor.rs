@@ -140,6 +140,15 @@ impl Watch {
         Ok(watch)
     }
 
+    /// Watches for changes of the objects of `device` that its events tell of, whoever takes these, and
+    /// for its removal. The file of the device does not do alone: it is readable no more when another
+    /// task or thread was faster and has taken the event.
+    pub(crate) fn objects(device: &DeviceInner) -> Result<Self> {
+        let watch = Self::device(device)?;
+        watch.add(device.taken_events()?, EpollFlags::EPOLLIN)?;
+        Ok(watch)
+    }
+
     /// Watches `file`. Epoll reports its errors and its end in any case. It reports each change
     /// once.
     pub(crate) fn add(&self, file: &impl AsFd, flags: EpollFlags) -> Result<()> {

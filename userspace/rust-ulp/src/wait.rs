@@ -114,12 +114,12 @@ pub(crate) struct TaskWait {
 
 #[cfg(any(feature = "smol", feature = "tokio"))]
 impl TaskWait {
-    /// Watches for events of `device`, its removal among them.
+    /// Watches for events of `device`, its removal among them, whoever takes these.
     pub(crate) fn new(device: &DeviceInner) -> Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags);
         let timer = timer.map_err(|errno| Error::sys("timerfd_create", errno))?;
-        let watch = Watch::device(device)?;
+        let watch = Watch::objects(device)?;
         watch.add(&timer, EpollFlags::EPOLLIN)?;
         Ok(Self { watch, timer })
     }

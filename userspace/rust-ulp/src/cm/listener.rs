@@ -189,7 +189,7 @@ impl Listener {
         let device = &self.inner.device;
         Ok(Requests {
             listener: self.clone(),
-            watch: Watch::device(device)?,
+            watch: Watch::objects(device)?,
             ended: false,
         })
     }

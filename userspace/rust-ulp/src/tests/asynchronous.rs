@@ -322,6 +322,34 @@ fn a_busy_queue_starves_no_task_of_tokio() {
     });
 }
 
+/// The events of a device go to one of those who read them, and requests to connect to whoever takes
+/// these.
+#[test]
+fn a_task_hears_of_a_request_whose_event_somebody_else_takes() {
+    on_each(async || {
+        let kernel = Kernel::new();
+        let device = kernel.device();
+        let addr = ([127, 0, 0, 1], 18515).into();
+        let listener = cm::Listener::bind(&device, addr, 1).unwrap();
+        let mut requests = listener.requests().unwrap();
+        for _ in 0..3 {
+            let woken = Arc::new(Woken::default());
+            let mut next = pin!(requests.next_request());
+            let first = next.as_mut();
+            assert!(first
+                .poll(&mut Context::from_waker(&woken.clone().into()))
+                .is_pending());
+            kernel.ask();
+            let event = device.events().next_event().unwrap().unwrap();
+            assert_eq!(event.kind, EventKind::ConnectRequest { waiting: 1 });
+            while woken.0.load(Ordering::Acquire) == 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+            drop(next.await.unwrap());
+        }
+    });
+}
+
 // --- requests ---------------------------------------------------------------------------------------
 
 /// Polls once, without waiting for anything.
