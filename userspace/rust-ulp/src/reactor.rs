@@ -197,11 +197,19 @@ impl Watch {
         waker: &Waker,
         mut take: impl FnMut() -> Result<Option<T>>,
     ) -> Poll<Result<T>> {
+        let mut has_changed = false;
         loop {
-            if let Some(taken) = ready!(self.reactor.poll_take(cx, &mut take))? {
+            let taken = self.reactor.poll_take(cx, &mut take);
+            if has_changed && !matches!(taken, Poll::Ready(Ok(_))) {
+                // The change is told once, to this task, which has not looked: it has had its share, or
+                // has failed. The others have to look themselves, in case this one is dropped.
+                waker.wake_by_ref();
+            }
+            if let Some(taken) = ready!(taken)? {
                 return Poll::Ready(Ok(taken));
             }
             ready!(self.poll_changed(&mut Context::from_waker(waker)))?;
+            has_changed = true;
         }
     }
 

@@ -350,6 +350,50 @@ fn a_task_hears_of_a_request_whose_event_somebody_else_takes() {
     });
 }
 
+/// A task that learns of a change and has no budget left to look may never look: it can be dropped.
+#[test]
+fn a_change_that_a_task_has_no_budget_for_wakes_those_who_share_it() {
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    tokio.block_on(async {
+        let mut looked_and_woke = 0;
+        for spent in 0..=128 {
+            let watch = crate::reactor::Watch::new().unwrap();
+            let file = nix::sys::eventfd::EventFd::from_value(1).unwrap();
+            let readable = nix::sys::epoll::EpollFlags::EPOLLIN;
+            watch.add(&file, readable).unwrap();
+            // The runtime gets to know.
+            sleep(Duration::from_millis(1)).await;
+            let shared = Arc::new(Woken::default());
+            let waker = shared.clone().into();
+            let mut looks = 0;
+            poll_fn(|cx| {
+                for _ in 0..spent {
+                    if let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) {
+                        budget.made_progress();
+                    }
+                }
+                let taken = watch.poll_shared(cx, &waker, || {
+                    looks += 1;
+                    Ok(None::<()>)
+                });
+                assert!(taken.is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            tokio::task::yield_now().await; // the budget of another turn
+            let is_left = poll_fn(|cx| Poll::Ready(watch.poll_changed(cx).is_ready())).await;
+            // It has looked after the change, or somebody will.
+            let woke = shared.0.load(Ordering::Acquire) != 0;
+            assert!(is_left || looks == 2 || woke, "{spent} spent");
+            looked_and_woke += u32::from(woke);
+        }
+        assert_ne!(looked_and_woke, 0);
+    });
+}
+
 // --- requests ---------------------------------------------------------------------------------------
 
 /// Polls once, without waiting for anything.
