@@ -46,6 +46,7 @@ use crate::completion::Completion;
 use crate::deadline::Deadline;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
+use crate::params::within;
 use crate::post::submit_error;
 use crate::status::completed_opcode;
 use crate::sys::{self, Uring};
@@ -67,8 +68,8 @@ pub struct RingBuilder {
 }
 
 impl RingBuilder {
-    /// Sets how many entries can be added between two submits: a power of two, 128 by default.
-    /// Twice as many can be in flight.
+    /// Sets how many entries can be added between two submits: 1 to 32,768, rounded up to a power of
+    /// two; 128 by default. Twice as many can be in flight.
     pub fn entries(mut self, n: u32) -> Self {
         self.entries = n;
         self
@@ -99,8 +100,10 @@ impl RingBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::NoUring`] where there is no io_uring, or it is disabled.
+    /// [`Error::Value`] for another number of [`Self::entries`]; [`Error::NoUring`] where there is no
+    /// io_uring, or it is disabled.
     pub fn build(self) -> Result<Ring> {
+        within("the entries of a ring", self.entries.into(), 1, MAX_ENTRIES)?;
         let idle = self.idle.map(|idle| {
             let ms = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
             ms.max(1) // 0 is the kernel's choice
@@ -290,7 +293,8 @@ impl Ring {
     /// # Errors
     ///
     /// [`Error::QueueFull`] if the kernel thread has not yet taken what was submitted before: reap,
-    /// and submit again; [`Error::Sys`].
+    /// and submit again. [`Error::Sys`] if the kernel takes no entries now: they stay in the ring,
+    /// and the next call that submits or waits has the kernel take them.
     pub fn submit(&mut self) -> Result<usize> {
         let count = self.uring.staged();
         if !self.uring.put() {
@@ -305,8 +309,8 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// As [`Self::submit`]: nothing was submitted. [`Error::Timeout`] if there are fewer
-    /// completions within `timeout`: everything was submitted.
+    /// As [`Self::submit`]. [`Error::Timeout`] if there are fewer completions within `timeout`:
+    /// everything was submitted.
     pub fn submit_and_wait(&mut self, min: u32, timeout: Duration) -> Result<usize> {
         let count = self.uring.staged();
         let wanted = min as usize;
@@ -324,7 +328,12 @@ impl Ring {
     /// put into the ring, by the same call.
     fn sleep(&mut self, wanted: usize, deadline: &Deadline) -> Result<()> {
         loop {
-            let time = deadline.unseen().min(LONGEST);
+            // The call that submits returns how many entries it took, whether or not the time is over.
+            let left = match self.uring.has_entries() {
+                true => deadline.left(),
+                false => deadline.unseen(),
+            };
+            let time = left.min(LONGEST);
             let over = self.uring.wait(wanted, time);
             let over = over.map_err(|error| failed(&error))? && time < LONGEST;
             if self.uring.ready() >= wanted {
@@ -383,6 +392,12 @@ impl Ring {
         }
     }
 
+    /// Returns how often it has waited in the kernel.
+    #[cfg(test)]
+    pub(crate) fn waits(&self) -> u32 {
+        self.uring.waits
+    }
+
     /// Returns how many entries were added and have not completed.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -396,7 +411,8 @@ impl DeviceBatch<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Ring::push`]; [`Error::TooMany`] for a batch of no requests, or of more than 65,535.
+    /// As [`Ring::push`]; [`Error::TooMany`] for a batch of no requests, or of more than 65,535. The
+    /// batch is lost then.
     pub fn submit_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
         let (device, storage) = self.requests();
         ring.push_batch(device, storage, wr_id, false)
@@ -446,6 +462,9 @@ impl Drop for Ring {
 
 /// The name of a wait in errors.
 const WAITING: &str = "waiting for completions of a ring";
+
+/// The most entries of an io_uring: IORING_MAX_ENTRIES of the kernel.
+const MAX_ENTRIES: u64 = 32_768;
 
 /// The longest sleep of one call, which every kernel takes.
 const LONGEST: Duration = Duration::from_secs(3600);

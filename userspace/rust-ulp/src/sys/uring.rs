@@ -18,6 +18,9 @@ pub(crate) struct Uring {
     staged: Vec<io_uring::squeue::Entry128>,
     /// The next entry is linked to the last one of these.
     links: bool,
+    /// Calls of [`Self::wait`].
+    #[cfg(test)]
+    pub(crate) waits: u32,
 }
 
 /// A completion of a [`Uring`].
@@ -60,6 +63,8 @@ impl Uring {
             owner,
             staged,
             links: false,
+            #[cfg(test)]
+            waits: 0,
         })
     }
 
@@ -127,6 +132,11 @@ impl Uring {
         }
     }
 
+    /// Returns whether there are entries in the ring that the kernel has not taken.
+    pub(crate) fn has_entries(&mut self) -> bool {
+        !self.ring.submission().is_empty()
+    }
+
     /// Completions that can be taken.
     pub(crate) fn ready(&mut self) -> usize {
         self.ring.completion().len()
@@ -135,6 +145,10 @@ impl Uring {
     /// Sleeps until there are `min` completions, a signal comes, or the time is over, and returns
     /// whether it is over. The kernel takes what was put into the ring, by the same call.
     pub(crate) fn wait(&mut self, min: usize, timeout: Duration) -> std::io::Result<bool> {
+        #[cfg(test)]
+        {
+            self.waits += 1;
+        }
         let timeout = io_uring::types::Timespec::from(timeout);
         let args = io_uring::types::SubmitArgs::new().timespec(&timeout);
         match self.ring.submitter().submit_with_args(min, &args) {

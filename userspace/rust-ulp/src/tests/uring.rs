@@ -70,3 +70,31 @@ fn a_ring_keeps_what_a_batch_borrowed() {
     drop(ring);
     assert_eq!(d.kernel.objects(), objects - 4);
 }
+
+#[test]
+fn a_number_of_entries_that_no_ring_has_is_named() {
+    for entries in [0, 32_769, u32::MAX] {
+        let error = Ring::builder().entries(entries).build().unwrap_err();
+        assert!(
+            matches!(error, Error::Value { value, min: 1, max: 32_768, .. } if value == u64::from(entries)),
+            "{error}"
+        );
+    }
+}
+
+/// The call that submits returns how many entries it took, and not that the time is over.
+#[test]
+fn a_ring_that_submits_and_waits_does_not_wait_twice() {
+    let Some(mut ring) = ring() else { return };
+    let p = pair();
+    ring.push(&p.a, Send::inline_bytes(b"x").wr_id(7)).unwrap();
+    let error = ring.submit_and_wait(2, 20 * NOW).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_eq!(ring.waits(), 1);
+    // It was submitted, and has completed.
+    assert_eq!(ring.poll().unwrap().unwrap().wr_id, 7);
+    assert_eq!(ring.in_flight(), 0);
+    let error = ring.wait(NOW).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_eq!(ring.waits(), 2);
+}
