@@ -375,7 +375,8 @@ impl TcpOptions {
         self
     }
 
-    /// Retries while the peer refuses the TCP connection, until the timeout has passed.
+    /// Retries while the peer refuses the TCP connection, until the timeout has passed. Of a peer with
+    /// several addresses, one that refuses is enough.
     ///
     /// Without this option the first refusal fails. After the timeout the error is that refusal
     /// ([`Error::Tcp`]), which names the address.
@@ -426,6 +427,10 @@ async fn connect(
     }
 }
 
+fn is_refusal(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::ConnectionRefused
+}
+
 /// Connects to the first address that takes it. Each gets an equal share of the time that is left,
 /// since one that does not answer would else take all of it.
 async fn first_of(
@@ -442,6 +447,11 @@ async fn first_of(
         }
         match connect(device, who, *addr, share).await {
             Ok(tcp) => return Ok((*addr, tcp)),
+            // A refusal tells more than that there is no way to another address: the host is there.
+            // What this crate fails with, such as that the device is gone, counts in any case.
+            Err(error)
+                if last.as_ref().is_some_and(|(_, last)| is_refusal(last))
+                    && !error.get_ref().is_some_and(|cause| cause.is::<Error>()) => {}
             Err(error) => last = Some((*addr, error)),
         }
     }
@@ -466,8 +476,7 @@ async fn dial(
         let Some((addr, error)) = last.take() else {
             return Err(deadline.timeout_of(WHAT, addrs.first().copied()));
         };
-        let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
-        if refused && options.retry_refused && !deadline.left().is_zero() {
+        if is_refusal(&error) && options.retry_refused && !deadline.left().is_zero() {
             last = Some((addr, error));
             wait::pause(device, who, RETRY.min(deadline.left())).await?;
             continue;

@@ -2257,6 +2257,52 @@ fn a_silent_address_leaves_time_for_the_others() {
     });
 }
 
+/// A host of two families has an address of a family that this host may have no route for.
+#[test]
+fn a_refusal_is_retried_though_another_address_cannot_be_reached() {
+    let kernel = Kernel::new();
+    let (qp, ..) = end(&kernel);
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let refusing = nobody.local_addr().unwrap();
+    drop(nobody);
+    // TCP has no broadcast: this fails at once.
+    let unreachable = std::net::SocketAddr::from(([255, 255, 255, 255], 9));
+    for addrs in [[refusing, unreachable], [unreachable, refusing]] {
+        let device = Device::from_inner(qp.device_inner());
+        let options = TcpOptions::new().timeout(NOW).retry_refused();
+        let (again, ..) = end(&kernel);
+        let error = Error::from(
+            again
+                .connect_tcp_with(&addrs[..], &[], options)
+                .unwrap_err(),
+        );
+        assert!(
+            matches!(&error, Error::Tcp { peer: Some(peer), cause, .. }
+                if *peer == refusing && cause.kind() == std::io::ErrorKind::ConnectionRefused),
+            "{error}"
+        );
+        // The listener opens its port while its peer retries.
+        let listens_later = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            let listener = Listener::bind(&device, refusing).unwrap();
+            let incoming = listener.accept(SOON).unwrap();
+            incoming.refuse(crate::wire::Refusal::Declined).unwrap();
+        });
+        let (again, ..) = end(&kernel);
+        let options = TcpOptions::new().timeout(SOON).retry_refused();
+        let error = Error::from(
+            again
+                .connect_tcp_with(&addrs[..], &[], options)
+                .unwrap_err(),
+        );
+        assert!(
+            matches!(error, Error::Refused(crate::wire::Refusal::Declined)),
+            "{error}"
+        );
+        listens_later.join().unwrap();
+    }
+}
+
 #[test]
 fn an_unreliable_connection_by_tcp() {
     let kernel = Kernel::new();
