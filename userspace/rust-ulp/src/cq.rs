@@ -302,8 +302,8 @@ impl Cq {
 
     /// Takes the oldest completion, sleeping until there is one.
     ///
-    /// A signal whose handler returns does not end the wait; to be woken by other things, poll the
-    /// device's file.
+    /// A signal whose handler returns does not end the wait. To be woken by other things as well, wait
+    /// for the file of [`Self::eventfd`].
     ///
     /// # Errors
     ///
