@@ -235,6 +235,9 @@ struct End {
     qp: Qp<Rc>,
     /// Signaled sends that have not completed.
     unfinished: u32,
+    /// The connection has failed, or the other end has broken the rules: nothing more is sent, and
+    /// nothing more is believed.
+    has_failed: bool,
 }
 
 /// Posts the receives that tell of chunks or credits.
@@ -273,26 +276,52 @@ fn same(prepared: u32, qp: Qp<Rc>) -> Result<End> {
             errno: libc::ENOENT,
         });
     }
-    Ok(End { qp, unfinished: 0 })
+    Ok(End {
+        qp,
+        unfinished: 0,
+        has_failed: false,
+    })
 }
 
 impl End {
+    /// Fails once the stream has failed.
+    fn check(&self) -> Result<()> {
+        match self.has_failed {
+            true => Err(Error::NotConnected),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes whether the stream has failed by this.
+    fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
+        let goes_on =
+            |error: &Error| matches!(error, Error::Timeout { .. }) || error.is_backpressure();
+        self.has_failed |= result.as_ref().is_err_and(|error| !goes_on(error));
+        result
+    }
+
     /// Returns whether what was posted has arrived, or has come to nothing. Does not sleep.
     #[cfg(any(feature = "smol", feature = "tokio"))]
     fn is_finished(&mut self) -> bool {
         while self.unfinished != 0 {
             match self.told(None) {
                 Ok(Some(_)) => {}
-                Ok(None) => return false,
-                Err(_) => break,
+                Ok(None) => break,
+                Err(_) => self.unfinished = 0,
             }
         }
-        true
+        self.unfinished == 0
     }
 
     /// Waits until what was posted has arrived, or has come to nothing.
     fn finish(&mut self, deadline: &Deadline) {
-        while self.unfinished != 0 && self.told(Some(deadline)).is_ok() {}
+        while self.unfinished != 0 {
+            match self.told(Some(deadline)) {
+                Ok(_) => {}
+                Err(Error::Timeout { .. }) => return,
+                Err(_) => self.unfinished = 0,
+            }
+        }
     }
 
     /// What the other end has told, if it has. Sleeps for one completion until the deadline, if
@@ -446,7 +475,8 @@ impl Sender {
             if chunk.is_empty() || !self.may_post() {
                 break;
             }
-            self.send_chunk(chunk)?;
+            let posted = self.send_chunk(chunk);
+            self.end.noted(posted)?;
             sent += chunk.len();
         }
         Ok(sent)
@@ -488,7 +518,8 @@ impl Sender {
     fn try_finish(&mut self) -> Result<bool> {
         self.reap(None)?;
         if !self.ended && self.may_post() {
-            self.end.qp.post(Send::empty().imm(0))?;
+            let posted = self.end.qp.post(Send::empty().imm(0));
+            self.end.noted(posted)?;
             self.end.unfinished += 1;
             self.credit.send(0);
             self.ended = true;
@@ -558,7 +589,13 @@ impl Sender {
     }
 
     /// Takes credits; sleeps for one until the deadline, if there is one.
-    fn reap(&mut self, mut deadline: Option<&Deadline>) -> Result<()> {
+    fn reap(&mut self, deadline: Option<&Deadline>) -> Result<()> {
+        self.end.check()?;
+        let taken = self.take_credits(deadline);
+        self.end.noted(taken)
+    }
+
+    fn take_credits(&mut self, mut deadline: Option<&Deadline>) -> Result<()> {
         while let Some((opcode, len)) = self.end.told(deadline.take())? {
             if opcode != Opcode::Recv {
                 return Err(Error::Stream {
@@ -654,7 +691,8 @@ impl Receiver {
     /// As [`Sender::try_send`].
     pub fn try_recv(&mut self, out: &mut [u8]) -> Result<Option<usize>> {
         self.reap(None)?;
-        self.take(out)
+        let taken = self.take(out);
+        self.end.noted(taken)
     }
 
     /// Takes as many bytes as there are and fit into `out`, sleeping until there is one, and
@@ -723,7 +761,20 @@ impl Receiver {
     }
 
     /// Takes notice of chunks; sleeps for one until the deadline, if there is one.
-    fn reap(&mut self, mut deadline: Option<&Deadline>) -> Result<()> {
+    fn reap(&mut self, deadline: Option<&Deadline>) -> Result<()> {
+        self.end.check()?;
+        match self.take_notice(deadline) {
+            // The sender may go as soon as it knows that this end has everything: then nobody
+            // acknowledges how it got to know.
+            Err(Error::Completion(_)) if self.arrived.ended && self.arrived.ready() == 0 => {
+                self.end.unfinished = 0;
+                Ok(())
+            }
+            noticed => self.end.noted(noticed),
+        }
+    }
+
+    fn take_notice(&mut self, mut deadline: Option<&Deadline>) -> Result<()> {
         while let Some((opcode, len)) = self.end.told(deadline.take())? {
             // Data comes by writes, the end by a message.
             if (opcode == Opcode::Recv) != (len == 0) {

@@ -189,6 +189,12 @@ fn peers_that_break_the_rules_are_told_off() {
         let error = receiver.recv(&mut [0; 8], SOON).unwrap_err();
         assert!(matches!(error, Error::Stream { .. }), "{error}");
         assert!(error.to_string().contains(what), "{error}");
+        // What comes later is not trusted.
+        for _ in 0..2 {
+            peer.post(Write::inline_bytes(b"x", ring).imm(1)).unwrap();
+            let error = receiver.recv(&mut [0; 8], SOON).unwrap_err();
+            assert!(matches!(error, Error::NotConnected), "{error}");
+        }
     };
     for imm in [65, u32::MAX] {
         told("more than there is room for", &|peer, ring| {
@@ -216,6 +222,12 @@ fn peers_that_break_the_rules_are_told_off() {
     e.receiver.qp().post(Send::empty().imm(4)).unwrap();
     let error = e.sender.send(b"d", SOON).unwrap_err();
     assert!(error.to_string().contains("gives room back"), "{error}");
+    for error in [
+        e.sender.send(b"d", SOON).unwrap_err(),
+        e.sender.finish(SOON).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::NotConnected), "{error}");
+    }
     // And somebody else's completion.
     let mut e = ends(64, 64);
     e.kernel.complete(abi::Cqe::default());
@@ -239,6 +251,11 @@ fn an_end_that_goes() {
         failed,
         Some(Error::Completion(_) | Error::NotConnected)
     ));
+    // Nothing goes out any more.
+    for _ in 0..100 {
+        let error = e.sender.try_send(b"d").unwrap_err();
+        assert!(matches!(error, Error::NotConnected), "{error}");
+    }
     let mut e = ends(64, 64);
     drop(e.receiver);
     let failed = (0..2).find_map(|_| std::io::Write::write_all(&mut e.sender, b"d").err());
@@ -251,6 +268,39 @@ fn an_end_that_goes() {
     assert_eq!(e.receiver.try_recv(&mut [0; 8]).unwrap(), None);
     let error = e.receiver.recv(&mut [0; 8], NOW).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
+}
+
+/// A sender that has told the end, and a receiver that has not read it; the queue pair of the sender
+/// is gone before it has acknowledged what the receiver gave back.
+pub(super) fn ended() -> (Arc<Kernel>, Receiver) {
+    let kernel = Kernel::new();
+    // In this order: the fake completes on its first queue.
+    let (b, a) = (prepared(&kernel), prepared(&kernel));
+    let sender = PreparedSender::new(&a, 64).unwrap();
+    let receiver = PreparedReceiver::new(&b, 64).unwrap();
+    let (at_a, at_b) = (a.endpoint(), b.endpoint());
+    let remote = receiver.grant().remote();
+    let mut sender = sender.start(a.connect(at_b).unwrap(), remote).unwrap();
+    let mut receiver = receiver.start(b.connect(at_a).unwrap()).unwrap();
+    sender.send(b"x", SOON).unwrap();
+    assert_eq!(receiver.recv(&mut [0; 8], SOON).unwrap(), 1);
+    let error = sender.finish(NOW).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    kernel.complete(abi::Cqe {
+        qp: receiver.qp().handle(),
+        opcode: abi::WC_SEND,
+        status: Status::RetryExceeded.code(),
+        ..abi::Cqe::default()
+    });
+    (kernel, receiver)
+}
+
+#[test]
+fn an_end_that_was_told_is_no_error_though_the_sender_is_gone() {
+    let (_kernel, mut receiver) = ended();
+    for _ in 0..3 {
+        assert_eq!(receiver.recv(&mut [0; 8], SOON).unwrap(), 0);
+    }
 }
 
 proptest! {

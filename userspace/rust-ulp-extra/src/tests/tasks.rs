@@ -141,3 +141,18 @@ fn reads_and_writes_of_a_stream_can_be_dropped_at_any_time() {
         assert!(got == data);
     });
 }
+
+#[test]
+fn a_task_reads_the_end_though_the_sender_is_gone() {
+    on_each(async || {
+        let (_kernel, receiver) = super::stream::ended();
+        let mut receiver = receiver.into_async().unwrap();
+        for _ in 0..2 {
+            let mut some = [0; 8];
+            let read = poll_fn(|cx| {
+                futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
+            });
+            assert_eq!(read.await.unwrap(), 0);
+        }
+    });
+}
