@@ -75,18 +75,23 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 impl Printer {
-    fn new(args: &Sniff) -> Result<Self> {
-        let create = |path: &PathBuf| {
-            create(path).with_context(|| format!("{}: cannot be written", path.display()))
-        };
-        Ok(Self {
+    fn new(args: &Sniff) -> Self {
+        Self {
             lang: args.lang.get(),
             count: 0,
             limit: args.count.unwrap_or(u64::MAX),
             first: None,
             requests: HashMap::new(),
-            file: args.write.as_ref().map(create).transpose()?,
-        })
+            file: None,
+        }
+    }
+
+    /// Creates the file for the packets. A file of that name loses what it has.
+    fn write_to(&mut self, path: &Path) -> Result<()> {
+        let file = create(path);
+        let file = file.with_context(|| format!("{}: cannot be written", path.display()))?;
+        self.file = Some(file);
+        Ok(())
     }
 
     /// Returns the line of a frame, if it is a RoCE v2 packet.
@@ -150,6 +155,9 @@ fn capture(args: &Sniff, printer: &mut Printer) -> Result<()> {
     };
     let wanted = args.interface.as_ref().map(index).transpose()?;
     let fd = open()?;
+    if let Some(path) = &args.write {
+        printer.write_to(path)?;
+    }
     let place = args.interface.as_deref().unwrap_or("all interfaces");
     message!("capturing at {place} until Ctrl-C");
     let (mut frame, mut control) = (vec![0; FRAME], cmsg_space!(TimeSpec));
@@ -218,7 +226,7 @@ fn replay(path: &Path, printer: &mut Printer) -> Result<()> {
 
 impl Sniff {
     pub fn run(self) -> Result<ExitCode> {
-        let mut printer = Printer::new(&self)?;
+        let mut printer = Printer::new(&self);
         match &self.read {
             Some(path) => replay(path, &mut printer)?,
             None => capture(&self, &mut printer)?,

@@ -96,16 +96,34 @@ fn writes(path: &Path) -> Sniff {
 
 #[test]
 fn a_file_that_cannot_be_written_is_named() {
-    let args = writes(Path::new("/proc/self/no/file"));
-    let error = Printer::new(&args).err().map(|error| error.to_string());
-    let want = "/proc/self/no/file: cannot be written";
-    assert_eq!(error.as_deref(), Some(want));
+    let path = Path::new("/proc/self/no/file");
+    let error = Printer::new(&writes(path)).write_to(path).unwrap_err();
+    assert_eq!(error.to_string(), "/proc/self/no/file: cannot be written");
+}
+
+#[test]
+fn a_capture_that_cannot_begin_leaves_the_file_alone() {
+    let path = std::env::temp_dir().join(format!("ulp-sniff-{}-before.pcap", id()));
+    std::fs::write(&path, "an earlier capture").unwrap();
+    let interface = Some("no such one".to_owned());
+    let args = Sniff {
+        interface,
+        ..writes(&path)
+    };
+    let error = args.run().unwrap_err();
+    assert!(
+        error.to_string().contains("no network interface"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), b"an earlier capture");
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]
 fn a_written_file_reads_the_same() {
     let path = std::env::temp_dir().join(format!("ulp-sniff-{}.pcap", id()));
-    let mut printer = Printer::new(&writes(&path)).unwrap();
+    let mut printer = Printer::new(&writes(&path));
+    printer.write_to(&path).unwrap();
     for (at, frame, _) in golden() {
         assert!(!printer.frame(at, &frame).unwrap());
         // What is not RoCE is not written.
