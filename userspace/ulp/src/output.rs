@@ -30,7 +30,14 @@ macro_rules! message {
 ///
 /// A standard error that is closed is not a failure of the command.
 pub fn message(text: fmt::Arguments<'_>) {
-    let _ = anstream::stderr().write_all(format!("{text}\n").as_bytes());
+    let text: Vec<_> = text.to_string().split('\n').map(printable).collect();
+    let _ = anstream::stderr().write_all(format!("{}\n", text.join("\n")).as_bytes());
+}
+
+/// Returns a text without control characters: a terminal would obey those that the name of another
+/// user's process has, or the message of a peer.
+pub fn printable(text: &str) -> String {
+    text.replace(char::is_control, "?")
 }
 
 /// An error in the arguments that clap cannot find.
@@ -153,7 +160,8 @@ pub fn write(out: &mut impl Write, bytes: &[u8]) -> Result<()> {
 pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(head);
-    table.add_rows(rows);
+    let cells = |row: Vec<String>| row.iter().map(|cell| printable(cell)).collect::<Vec<_>>();
+    table.add_rows(rows.into_iter().map(cells));
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     lines.join("\n")
@@ -255,6 +263,15 @@ mod tests {
         );
         let untold = Err::<(), _>(refused()).context("connecting").unwrap_err();
         assert_eq!(causes(&untold), "connecting: connection refused");
+    }
+
+    #[test]
+    fn a_terminal_gets_no_control_characters_of_others() {
+        let name = "a\x1b]0;title\x07\nb\u{9b}2J\u{7f}名";
+        let text = table(&["PROGRAM", "N"], [vec![name.to_owned(), "1".to_owned()]]);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text:?}");
+        assert!(lines[1].contains("a?]0;title??b?2J?名"), "{text:?}");
     }
 
     #[test]

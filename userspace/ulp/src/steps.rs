@@ -6,7 +6,7 @@
 use crate::args::{address, size_u32, DeviceArg};
 use crate::lang::{Lang, LangArg, Texts};
 use crate::listen::Listener;
-use crate::output::print;
+use crate::output::{print, printable};
 use crate::{netlink, wire};
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
@@ -738,9 +738,9 @@ fn server(listen: &str, common: &Common) -> Result<()> {
         let done = connected.done(&t)?.ok()?;
         let len = done.byte_len as usize;
         let message = connected.buffer.to_vec(LEN / 2..LEN / 2 + len)?;
-        t.value("message", String::from_utf8_lossy(&message))?;
+        t.value("message", printable(&String::from_utf8_lossy(&message)))?;
         let written = connected.buffer.to_vec(..len)?;
-        t.value("written", String::from_utf8_lossy(&written))?;
+        t.value("written", printable(&String::from_utf8_lossy(&written)))?;
         ensure!(
             message == written,
             "the message differs from what was written"

@@ -3,7 +3,7 @@
 //! The view of `ulp top` in a terminal.
 
 use super::{Column, Reading, Table, Top, TopArgs};
-use crate::output::interrupts;
+use crate::output::{interrupts, printable};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use crossterm::cursor::{Hide, MoveTo, Show};
@@ -109,7 +109,7 @@ fn add_table(lines: &mut Vec<Line>, (title, head, rows): &Table, first: usize, h
     let widths: Vec<usize> = head.iter().enumerate().map(width).collect();
     let line = |cells: &mut dyn Iterator<Item = &str>| {
         let cells = cells.zip(&widths);
-        let padded = cells.map(|(cell, width)| format!("{cell:width$}"));
+        let padded = cells.map(|(cell, width)| format!("{:width$}", printable(cell)));
         padded.collect::<Vec<_>>().join(" ")
     };
     let rule = format!("{title:─<500}");
@@ -276,7 +276,11 @@ mod tests {
     #[test]
     fn columns_have_their_longest_cells_and_tables_their_room() {
         let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
-        let rows = vec![row(["rxe0", "x"]), row(["r", "y"]), row(["long name", "z"])];
+        let rows = vec![
+            row(["rxe0", "x"]),
+            row(["r", "y"]),
+            row(["long\x1bname", "z"]),
+        ];
         let table: Table = ("Title", &["DEVICE", "QPN"], rows);
         let drawn = |first, height| {
             let mut lines = Vec::new();
@@ -292,7 +296,7 @@ mod tests {
             head("DEVICE    QPN"),
             plain("rxe0      x"),
             plain("r         y"),
-            plain("long name z"),
+            plain("long?name z"),
         ];
         assert_eq!(all[1..].iter().map(text).collect::<Vec<_>>(), want);
         let few = drawn(1, 3);
