@@ -40,6 +40,13 @@ pub fn printable(text: &str) -> String {
     text.replace(char::is_control, "?")
 }
 
+/// Returns the command line for a report; what is not UTF-8 is replaced.
+pub fn command_line(words: impl Iterator<Item = std::ffi::OsString>) -> Vec<String> {
+    words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
+}
+
 /// An error in the arguments that clap cannot find.
 #[derive(Debug)]
 pub struct Usage(pub String);
@@ -272,6 +279,14 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text:?}");
         assert!(lines[1].contains("a?]0;title??b?2J?名"), "{text:?}");
+    }
+
+    #[test]
+    fn a_command_line_may_have_any_bytes() {
+        use std::os::unix::ffi::OsStringExt;
+        let words = [&b"/tmp/\xff/ulp"[..], b"bench"].map(|word| word.to_vec());
+        let line = command_line(words.map(std::ffi::OsString::from_vec).into_iter());
+        assert_eq!(line, ["/tmp/\u{fffd}/ulp", "bench"]);
     }
 
     #[test]

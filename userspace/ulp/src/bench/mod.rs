@@ -410,7 +410,7 @@ fn measure(common: &Common, config: &Config, host: &str, ends: &Ends) -> Result<
         let report = Report {
             version: VERSION,
             config: config.clone(),
-            command: std::env::args().collect(),
+            command: output::command_line(std::env::args_os()),
             client: Machine::here(),
             server: outcome.server,
             rows: outcome.rows,

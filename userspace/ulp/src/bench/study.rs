@@ -12,6 +12,7 @@ use super::end::Run;
 use super::stats::Row;
 use super::table;
 use crate::machine::Machine;
+use crate::output;
 use anyhow::{Context, Result};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -114,7 +115,7 @@ pub fn base(common: Config) -> Config {
 pub fn run(base: Run<'_>, repeat: u32, host: &str) -> Result<Study> {
     let mut study = Study {
         config: base.config.clone(),
-        command: std::env::args().collect(),
+        command: output::command_line(std::env::args_os()),
         client: Machine::here(),
         server: None,
         values: Vec::new(),
