@@ -202,9 +202,11 @@ mod tests {
         ("sniff -r /nonexistent", "No such file"),
         ("sniff -r /etc/passwd", "not a pcap file"),
         ("sniff w1 -r FILE", "cannot be used with"),
+        ("sniff -n 0", "0 is not in 1.."),
         ("top --once --sort nonsense", "'nonsense' for '--sort"),
         ("schema nonsense", "'nonsense' for '<COMMAND>"),
         ("completions nonsense", "'nonsense' for '<SHELL>"),
+        ("pingpong rc -m 1000", "256, 512, 1024, 2048 or 4096"),
         (
             "pingpong srq -q 3 -r 2",
             "a receive (-r) for each queue pair",

@@ -75,7 +75,7 @@ pub struct Pingpong {
     #[arg(short, long, value_name = "SIZE", value_parser = message_size)]
     size: Option<u32>,
     /// Path MTU in bytes
-    #[arg(short, long, value_name = "SIZE", default_value = "1024", value_parser = size_u32)]
+    #[arg(short, long, value_name = "SIZE", default_value = "1024", value_parser = path_mtu)]
     mtu: u32,
     /// Receives that are kept posted
     #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -129,6 +129,14 @@ fn message_size(text: &str) -> std::result::Result<u32, String> {
     match size_u32(text)? {
         size @ 1..=0x10_0000 => Ok(size),
         _ => Err("the size must be between 1 byte and 1MiB".to_owned()),
+    }
+}
+
+/// Parses a path MTU.
+fn path_mtu(text: &str) -> std::result::Result<u32, String> {
+    match size_u32(text)? {
+        size if Mtu::at_most(size).bytes() == size => Ok(size),
+        _ => Err("the MTU is 256, 512, 1024, 2048 or 4096".to_owned()),
     }
 }
 

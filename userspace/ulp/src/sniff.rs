@@ -48,7 +48,7 @@ pub struct Sniff {
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["interface", "write"])]
     read: Option<PathBuf>,
     /// End after so many packets
-    #[arg(short = 'n', long, value_name = "COUNT")]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     #[command(flatten)]
     lang: LangArg,

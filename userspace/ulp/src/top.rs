@@ -546,7 +546,7 @@ impl TopArgs {
         if !self.once && !self.format.is_json() {
             if !std::io::stdout().is_terminal() {
                 bail!(Usage(
-                    "ulp top: the standard output is no terminal: use --once or --json".to_owned()
+                    "top: the standard output is no terminal: use --once or --json".to_owned()
                 ));
             }
             return screen::run(&self);
