@@ -353,6 +353,12 @@ impl Carrier for Tcp {
     }
 }
 
+/// Returns the median of sorted numbers: the mean of two where their number is even.
+fn median(sorted: &[f64]) -> f64 {
+    let at = |place: usize| sorted.get(place).copied().unwrap_or(f64::NAN);
+    (at(sorted.len().saturating_sub(1) / 2) + at(sorted.len() / 2)) / 2.0
+}
+
 impl AllReduce {
     /// Runs all iterations over one carrier, and prints a row about them. Returns the number of sums
     /// that differ from those of addition in the order of the ring.
@@ -382,8 +388,7 @@ impl AllReduce {
         // No rank leaves while another waits for an acknowledgement.
         ring.meet()?;
         times.sort_by(f64::total_cmp);
-        let at = |place: usize| times.get(place).copied().unwrap_or(f64::NAN);
-        let (median_us, min_us) = (at(times.len() / 2), at(0));
+        let (median_us, min_us) = (median(&times), times.first().copied().unwrap_or(f64::NAN));
         let kind = format!("{numbers:?}").to_lowercase();
         let (rank, iters, bytes) = (self.rank, self.iters, count * numbers.bytes());
         let mib_s = bytes as f64 / median_us * 1e6 / f64::from(1 << 20);
@@ -476,6 +481,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(&[7.0]), 7.0);
+        assert_eq!(median(&[1.0, 9.0]), 5.0);
+        assert_eq!(median(&[1.0, 2.0, 9.0]), 2.0);
+        assert_eq!(median(&[1.0, 2.0, 4.0, 9.0]), 3.0);
+        assert!(median(&[]).is_nan());
     }
 
     #[test]

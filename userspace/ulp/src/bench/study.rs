@@ -161,7 +161,9 @@ impl Value {
         runs: &mut [f64],
     ) -> Option<Self> {
         runs.sort_by(f64::total_cmp);
-        let median = *runs.get(runs.len() / 2)?;
+        // One of an odd number of runs, the mean of two of an even one.
+        let middle = |last: usize| runs.get(runs.len().checked_sub(last)? / 2).copied();
+        let median = (middle(1)? + middle(0)?) / 2.0;
         let bits = config.sizes.first().copied().unwrap_or(0) * 8;
         Some(Self {
             factor,
@@ -272,6 +274,19 @@ mod tests {
                 checked.unwrap_or_else(|error| panic!("{factor} {name}: {error}"));
             }
         }
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let of = |runs: &[f64]| {
+            let value = ("8".to_owned(), config());
+            Value::new(SIZE, &value, &mut runs.to_vec()).map(|value| value.messages_per_s)
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[7.0]), Some(7.0));
+        assert_eq!(of(&[9.0, 1.0]), Some(5.0));
+        assert_eq!(of(&[9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(of(&[9.0, 1.0, 4.0, 2.0]), Some(3.0));
     }
 
     #[test]
