@@ -3,7 +3,7 @@
 //! A client: connections to servers, each with the places of keys that it has seen.
 
 use crate::error::{Error, Result};
-use crate::layout::{Geometry, Mode, BUCKET, MAX_KEY};
+use crate::layout::{Geometry, Mode, BUCKET, MAX_KEY, MAX_MEMORY};
 use crate::server::TICK;
 use crate::table::{Found, Memory, Place, Table};
 use crate::wire::{decode_answer, message_len, Change, ANSWER, WINDOW};
@@ -298,6 +298,13 @@ impl Memory for Remote {
     }
 }
 
+/// Returns the bytes under each key but the last, which are whole pages.
+fn segment_of(grants: &[RemoteSlice]) -> u64 {
+    let first = grants.first().map_or(0, RemoteSlice::len);
+    // A server may say anything.
+    first.clamp(1, MAX_MEMORY).next_multiple_of(4096)
+}
+
 /// A connection to a server, and what is known of its keys.
 struct Link {
     table: Table<Remote>,
@@ -327,14 +334,14 @@ impl Link {
             .iter()
             .map(RemoteSlice::len)
             .fold(0, u64::saturating_add);
-        let segment = peer.grants.first().map_or(0, RemoteSlice::len).max(1);
+        let segment = segment_of(&peer.grants);
         let mut remote = Remote {
             name: name.to_owned(),
             qp,
             cq,
             peer,
             buffer: pd.alloc_buffer(AREA + ROOM)?,
-            segment: segment.next_multiple_of(4096),
+            segment,
             broken: None,
             number: 0,
             round_trips: 0,
@@ -598,5 +605,27 @@ fn again(error: &Error, server: &str) -> Error {
         Error::Corrupt(what) => Error::Corrupt(what),
         Error::Contended => Error::Contended,
         _ => Error::Gone { server, cause },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_at_least_a_page_whatever_the_server_grants() {
+        for (len, want) in [
+            (None, 4096),
+            (Some(0), 4096),
+            (Some(4097), 8192),
+            (Some(2 << 20), 2 << 20),
+            (Some(MAX_MEMORY), MAX_MEMORY),
+            (Some(u64::MAX - 4095), MAX_MEMORY),
+            (Some(u64::MAX), MAX_MEMORY),
+        ] {
+            let grants = len.map(|len| RemoteSlice::new(0, len, 1).unwrap());
+            let grants: Vec<_> = grants.into_iter().collect();
+            assert_eq!(segment_of(&grants), want, "{len:?}");
+        }
     }
 }

@@ -274,6 +274,16 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_breaks_its_connection_after_no_operation_is_refused() {
+        let parse = |breaks: &str| {
+            Cli::try_parse_from(format!("kv worker -s host --id 1 --breaks {breaks}").split(' '))
+        };
+        assert!(parse("1").is_ok());
+        let error = parse("0").unwrap_err().to_string();
+        assert!(error.contains("0 is not in 1.."), "{error}");
+    }
+
+    #[test]
     fn sizes_are_powers_of_two() {
         for (text, want) in [
             ("7", 7),

@@ -39,7 +39,7 @@ pub struct Worker {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     depth: u64,
     /// Break the connection after every so many operations.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     breaks: Option<u64>,
     /// Stop for good within the change with this number, by a client that changes the memory itself.
     #[arg(long)]
