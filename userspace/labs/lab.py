@@ -8,7 +8,6 @@ line of JSON: `key` is null, or names the assertion that failed, for which hints
 
 import contextlib
 import ctypes
-import functools
 import glob
 import ipaddress
 import json
@@ -25,6 +24,8 @@ import threading
 import time
 from typing import NamedTuple
 
+from texts import say
+
 PATIENCE = int(os.environ.get("ULP_PATIENCE") or 5)
 # So many seconds at most a deadline counts between two looks at it: a machine that stalls takes none of it.
 STEP = 0.25
@@ -33,20 +34,6 @@ TRACING = f"{TRACEFS}/instances/learn"
 HOST, HOST6, PORT = "10.9.0.1", "fd09::1", 18600
 ROCE = 4791
 draw = random.SystemRandom()
-
-
-@functools.cache
-def chinese():
-    """The texts of texts.txt: the Chinese one by the English one."""
-    with open(f"{os.path.dirname(os.path.abspath(__file__))}/texts.txt") as f:
-        return dict(re.findall(r"^en = (.+)\nzh = (.+)$", f.read(), re.MULTILINE))
-
-
-def say(text, *values):
-    """A text with its values, in the language of LANGUAGE. Only what is written in the checks is a text."""
-    if os.environ.get("LANGUAGE", "").startswith("zh"):
-        text = chinese()[text]
-    return text.format(*values)
 
 
 class Failed(Exception):
