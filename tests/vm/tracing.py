@@ -5,6 +5,8 @@ import os
 import pathlib
 import re
 
+from texts import say
+
 ROOT = "/sys/kernel/tracing"
 
 # The function by which the driver takes a request.
@@ -153,9 +155,9 @@ def steps(trace):
             text = WORDS.get(name + ":", WORDS.get(name))
             if text is None:
                 continue
-            text = text.format(opcode=words[0] if words else "", **values)
+            text = say(text, opcode=words[0] if words else "", **values)
         elif called and called[1] in WORDS:
-            name, text = called[1], WORDS[called[1]]
+            name, text = called[1], say(WORDS[called[1]])
         else:
             continue
         out.append((record["time"], record["cpu"].lstrip("0") or "0", record["comm"], text, name))
@@ -165,7 +167,7 @@ def steps(trace):
 
 def show(rows):
     """The steps as a table."""
-    lines = [f"{'us':>9} {'later':>8}  cpu  {'who':<16} what"]
+    lines = [say("       us    later  cpu  who              what")]
     last = 0
     for t, cpu, who, words, name in rows:
         lines.append(f"{t * 1e6:9.0f} {(t - last) * 1e6:+8.0f}  {cpu:>3}  {who:<16} {words}  ({name})")
