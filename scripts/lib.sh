@@ -69,6 +69,22 @@ die() {
 	exit 1
 }
 
+# language: zh or en, as gettext and scripts/learn choose it.
+language() {
+	local name
+	for name in LANGUAGE LC_ALL LC_MESSAGES LANG; do
+		case ${!name:-} in
+		'') ;;
+		zh*) echo zh && return ;;
+		*) break ;;
+		esac
+	done
+	echo en
+}
+
+# either ENGLISH CHINESE: the words in the user's language.
+either() { if [ "$(language)" = zh ]; then echo "$2"; else echo "$1"; fi; }
+
 # usage_error WORDS: what was wrong, then how it goes; exits 2.
 usage_error() {
 	printf '%s: %s\n' "${0##*/}" "$*" >&2
@@ -241,7 +257,7 @@ step() {
 		remove "$new"
 		remove "$new.old"
 		mkdir "$new"
-		say "$words (log: $log)"
+		say "$words$(either " (log: $log)" "（日志：$log）")"
 		step_start=$SECONDS
 		exec {phase_fd}>&2
 		set -m
@@ -275,7 +291,7 @@ step() {
 		[ ! -e "$dest" ] || mv -T "$dest" "$new.old"
 		mv -T "$new" "$dest"
 		remove "$new.old"
-		phase "done"
+		phase "$(either "done" 完成)"
 	)
 }
 
