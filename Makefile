@@ -61,12 +61,8 @@ learn:
 results:
 	@scripts/results $(if $(NOTE),--note '$(NOTE)') $(WHAT)
 
-shell: module userspace
-	@mkdir -p build/share
-	@scripts/vm shell --share "$(or $(SHARE),build/share)" -- bash -lc 'two-hosts up; load-module; \
-		echo "Two hosts: ip netns exec h1 COMMAND (10.9.0.1) and ip netns exec h2 COMMAND (10.9.0.2)."; \
-		echo "/share is build/share of your checkout, or the directory of SHARE."; \
-		echo "Second terminal: scripts/vm enter, on your machine. exit ends this VM."; exec bash -i'
+shell:
+	@scripts/shell $(if $(SHARE),'$(SHARE)')
 
 dev:
 	@scripts/dev $(T) $(if $(K),'$(K)')
