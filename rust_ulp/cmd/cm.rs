@@ -332,8 +332,8 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::ConnQuery) -> Result {
             (now.waiting, now.rejected) = listener.backlog().usage();
         }
         Object::Connection(connection) => {
-            let outcome = connection.outcome();
-            (now.state, now.qp) = connection.state();
+            let outcome;
+            (now.state, now.qp, outcome) = connection.look();
             now.local = raw_address(outcome.local);
             now.peer = raw_address(outcome.peer);
             now.param = outcome.param;

@@ -67,17 +67,18 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::GrantCreate) -> Result<Obje
 pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::GrantQuery) -> Result {
     let grant = ctx.file.table().read().grant(value.grant)?.clone();
     let attr = grant.attr();
+    let (state, rkey) = grant.state();
     *value = abi::GrantQuery {
         size: value.size,
         flags: 0,
         grant: value.grant,
-        state: grant.state(),
+        state,
         buffer: attr.buffer,
         qp: attr.qp,
         offset: attr.offset,
         length: attr.length,
         addr: grant.addr(),
-        rkey: grant.key().map_or(0, |(_, rkey)| rkey),
+        rkey,
         access: attr.access,
         grant_flags: attr.flags & abi::GRANT_ONE_SHOT_INV,
         pad: 0,

@@ -782,6 +782,12 @@ impl Connection {
 
     /// Returns its state, `CONN_*`, and the handle of its queue pair or 0.
     pub(crate) fn state(&self) -> (u32, u32) {
+        let (state, qp, _) = self.look();
+        (state, qp)
+    }
+
+    /// Returns what [`Self::state`] and [`Self::outcome`] return, of one moment.
+    pub(crate) fn look(&self) -> (u32, u32, Outcome) {
         let progress = self.progress.lock();
         let state = match progress.stage {
             Stage::Requested => abi::CONN_REQUESTED,
@@ -791,6 +797,7 @@ impl Connection {
             Stage::Failed => abi::CONN_FAILED,
             _ => abi::CONN_CONNECTING,
         };
-        (state, progress.qp.as_ref().map_or(0, |qp| qp.handle()))
+        let qp = progress.qp.as_ref().map_or(0, |qp| qp.handle());
+        (state, qp, progress.outcome)
     }
 }

@@ -466,11 +466,11 @@ impl GrantObject {
         result
     }
 
-    /// Returns `GRANT_ACTIVE`, or why it has ended. Sleeps while it ends.
-    pub(crate) fn state(&self) -> u32 {
+    /// Returns `GRANT_ACTIVE` and the key, or why it has ended and 0. Sleeps while it ends.
+    pub(crate) fn state(&self) -> (u32, u32) {
         match self.key() {
-            Some(_) => abi::GRANT_ACTIVE,
-            None => self.key.state.load(Relaxed),
+            Some((_, rkey)) => (abi::GRANT_ACTIVE, rkey),
+            None => (self.key.state.load(Relaxed), 0),
         }
     }
 

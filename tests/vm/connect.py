@@ -314,6 +314,26 @@ def test_write(r):
     c.file.close()
 
 
+def test_look(r):
+    """CONN_QUERY while a connection is established: what it says of the state and of the addresses is of one moment."""
+    server, c = Server(), client()
+    begun, seen = start(c, "10.9.0.1", server.port).handle, set()
+    ends = {(N["CONN_CONNECTING"], 0, 0), (N["CONN_ESTABLISHED"], 2, 2)}
+
+    def look():
+        q = query(c.file, begun)
+        seen.add((q.state, q.local.family, q.peer.family))
+        return ends <= seen
+
+    threads = [Thread(until, look) for _ in range(4)]
+    until(lambda: seen)
+    accept(server.end, server.request().handle)
+    r.equal("a connection has its addresses when it is established", [t.end() for t in threads], [True] * 4)
+    r.equal("... and not before", seen, ends)
+    server.close()
+    c.file.close()
+
+
 def test_reject(r):
     server, c = Server(), client()
     thread = Thread(connect, c, "10.9.0.1", server.port)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Memory: buffers and their keys, grants, between h1 and h2.
 
-    memory.py keys|local|grants|once|expiry|late|revoke|ends|user|dirty|import|fork|destroy|several
+    memory.py keys|local|grants|once|expiry|look|late|revoke|ends|user|dirty|import|fork|destroy|several
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -432,6 +432,28 @@ def test_expiry(r):
     a.file.submit([a.write(b, 64)])
     r.equal("a peer that does not answer", done(a), [12])
     check("to ERR by a send that failed", a, grants, free)
+
+
+def test_look(r):
+    """GRANT_QUERY while grants end: what it says of the state and of the key is of one moment."""
+    a, _ = joined()
+    grants, seen, stop = [bound(a) for _ in range(20)], set(), threading.Event()
+    ends = {(N["GRANT_ACTIVE"], True), (N["GRANT_EXPIRED"], False)}
+
+    def look():
+        while not stop.is_set():
+            seen.update((got.state, got.rkey != 0) for got in (query(a.file, g) for g in grants))
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    ulp.until(lambda: seen)
+    a.qp.modify("STATE", qp_state=N["QPS_ERR"])
+    ulp.until(lambda: ends <= seen)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    r.equal("a grant that is active has a key, and one that has ended has none", seen, ends)
 
 
 def test_late(r):
