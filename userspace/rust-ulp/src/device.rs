@@ -364,14 +364,18 @@ impl Device {
     }
 
     fn query(file: &File) -> Result<abi::Query> {
+        let speaks = |kernel| Error::Abi {
+            kernel,
+            library: abi::ABI_VERSION,
+        };
         let mut arg: abi::Query = Command::new();
-        file.call(&mut arg)
-            .map_err(|errno| Error::sys(abi::Query::NAME, errno))?;
+        file.call(&mut arg).map_err(|errno| match errno {
+            // Version 3 made the struct shorter; a module of version 2 refuses its size.
+            nix::errno::Errno::EINVAL => speaks(2),
+            errno => Error::sys(abi::Query::NAME, errno),
+        })?;
         if arg.abi_version != abi::ABI_VERSION {
-            return Err(Error::Abi {
-                kernel: arg.abi_version,
-                library: abi::ABI_VERSION,
-            });
+            return Err(speaks(arg.abi_version));
         }
         Ok(arg)
     }

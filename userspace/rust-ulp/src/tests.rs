@@ -1203,6 +1203,12 @@ fn devices_are_found_and_explained() {
     let error = Device::attach(kernel.file(), "").unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     assert!(error.to_string().contains("iWARP"), "{error}");
+    kernel.refuse("QUERY", Errno::EINVAL);
+    let error = Device::attach(kernel.file(), "").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the module speaks ABI version 2, this program 3; build both from the same tree, and reload the module"
+    );
     kernel.upgrade();
     let error = Device::attach(kernel.file(), "").unwrap_err();
     assert!(
