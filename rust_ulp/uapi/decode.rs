@@ -222,7 +222,7 @@ impl Rule {
 #[allow(unreachable_pub)]
 #[inline(always)]
 pub fn shape(wr: &abi::Wr) -> u32 {
-    u32::from(wr.opcode) | u32::from(wr.num_sge) << 8 | u32::from(wr.flags) << 16
+    u32::from(wr.opcode) | (u32::from(wr.num_sge) << 8) | (u32::from(wr.flags) << 16)
 }
 
 /// Returns whether `wr` has a time exactly if its flags say so.
