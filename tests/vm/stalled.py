@@ -314,11 +314,12 @@ def test_unscheduled(r):
         pass
     try:
         with starved():
-            came = []
             with tracing.Trace() as trace:
-                for _ in range(5):
+                for number in range(5):
                     a.file.submit([a.write(b, 8)])
-                    came.append(announced(eventfd))
+                    # Not longer: the kernel reports its own tasks that CPU 1 has kept for two minutes.
+                    if not announced(eventfd):
+                        raise TimeoutError(f"no eventfd announces completion {number}")
             got = a.file.submit([a.write(b, 8)], cq=a.cq.handle, min_complete=6, timeout_ns=ulp.hang_ns())
             a.file.submit([a.write(b, 8)])
             destroyed = error_of(a.file.destroy, a.qp.handle)
@@ -326,8 +327,7 @@ def test_unscheduled(r):
     finally:
         workers.write_text(mask)
         os.sched_setaffinity(0, range(os.cpu_count()))
-    r.equal("an eventfd announces each completion", came, [True] * 5)
-    r.equal("... which a worker handles", handlers(trace), ["worker"] * 5)
+    r.equal("an eventfd announces each completion, which a worker handles", handlers(trace), ["worker"] * 5)
     r.equal(
         "... once in place of a thread that was called", [e["cq"] for e in trace.events("take_over")], [a.cq.handle]
     )
