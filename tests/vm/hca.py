@@ -264,6 +264,12 @@ def test_atomics(r):
         if posts and grants:
             a.file.submit([wr])
             r.equal(f"{name}: it completes", a.cq.wait(1)[0].status, 0)
+            # Of the drivers, rxe_verbs.c:validate_send_wr() looks at the address; this one does not.
+            odd = [
+                a.qp.wr(name, a.buffer, 0, 8, atomic=(1,), remote_addr=there.addr + n, rkey=there.rkey)
+                for n in (1, 2, 4, 7)
+            ]
+            r.equal(f"{name} between words is refused", [error_of(a.file.submit, [wr]) for wr in odd], ["EINVAL"] * 4)
         elif not posts:
             r.equal(f"{name} is refused", error_of(a.file.submit, [wr]), "EOPNOTSUPP")
         r.equal(f"{name}: the word", int.from_bytes(b.buffer.map[:8], "little"), after)
