@@ -146,6 +146,8 @@ enum Rank {
 /// The preferred GID of a device.
 #[derive(Clone, Copy)]
 pub(crate) struct Choice {
+    /// Whether the port is active.
+    is_active: bool,
     rank: Rank,
     /// The port.
     pub(crate) port: u32,
@@ -154,9 +156,11 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Returns whether the device of this GID is a better default than that of `other`.
+    /// Returns whether this GID is a better default than `other`, of the same device or of another.
+    ///
+    /// A GID of an active port comes first: nothing can be sent from the others.
     pub(crate) fn is_better_than(&self, other: &Self) -> bool {
-        self.rank > other.rank
+        (self.is_active, self.rank) > (other.is_active, other.rank)
     }
 }
 
@@ -177,7 +181,7 @@ fn rank(gid: &Gid) -> Rank {
 /// namespace do not count. Asks the driver for the state of each port once: that may take a command
 /// of the firmware, or `rtnl_lock`.
 pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choice> {
-    let mut best: Option<(bool, Choice)> = None;
+    let mut best: Option<Choice> = None;
     // The last port, and whether it is active. The GIDs of a port follow each other.
     let mut last: Option<(u32, bool)> = None;
     device.for_each_gid(|port, index| {
@@ -187,25 +191,22 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
         if gid.foreign_net {
             return;
         }
-        let active = match last {
-            Some((number, active)) if number == port => active,
+        let is_active = match last {
+            Some((number, is_active)) if number == port => is_active,
             _ => device.port(port).is_ok_and(|port| port.is_active()),
         };
-        last = Some((port, active));
+        last = Some((port, is_active));
         let choice = Choice {
+            is_active,
             rank: rank(&gid),
             port,
             gid_index: index,
         };
-        let better = match &best {
-            None => true,
-            Some((was_active, was)) => (active, choice.rank) > (*was_active, was.rank),
-        };
-        if better {
-            best = Some((active, choice));
+        if best.is_none_or(|was| choice.is_better_than(&was)) {
+            best = Some(choice);
         }
     });
-    best.map(|(_, choice)| choice)
+    best
 }
 
 /// Returns the send opcodes that a device and its driver support for kernel users, for RC, UC and

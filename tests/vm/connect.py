@@ -1467,6 +1467,24 @@ def test_two_devices(r):
     f.attach("")
     r.equal("ATTACH without a name: that one", [f.name], defaults)
     f.close()
+    # The GIDs of a port stay when its link is lost. The peer keeps fd09::2.
+    lose = "ip netns exec h2 sysctl -qw net.ipv6.conf.w2.keep_addr_on_down=1 && ip -n h2 link set w2 down"
+    r.equal("the link of rxe1 is lost", ulp.shell(lose), (0, ""))
+    f = File("h1", "rxe1")
+    r.check("... its port is not active", until(lambda: f.call("PORT_QUERY", port=1).state == 1))
+    f.close()
+    r.check("... and has its GID", has_address("rxe1"))
+    r.equal("rxe5 has a link-local GID only", ulp.shell("ip -n h1 addr del 10.8.0.1/24 dev w5"), (0, ""))
+    r.check("... then", until(lambda: not has_address("rxe5")))
+    f = File("h1")
+    defaults = [ulp.text(d.name) for d in f.devices() if d.flags & N["DEVICE_DEFAULT"]]
+    r.equal("DEVICE_LIST: the default device is the one whose port is active", defaults, ["rxe5"])
+    f.attach("")
+    r.equal("ATTACH without a name: that one", f.name, "rxe5")
+    f.close()
+    restore = "ip -n h2 link set w2 up && ip -n h1 addr add 10.8.0.1/24 dev w5"
+    r.equal("the link of rxe1 and the address of rxe5 are back", ulp.shell(restore), (0, ""))
+    r.check("... and so are all GIDs", until(lambda: all(has_address(f"rxe{n}") for n in (1, 2, 5, 6))))
     for ours, dst, others in (("rxe1", "10.9.0.1", "10.8.0.1"), ("rxe5", "10.8.0.1", "10.9.0.1")):
         server = End("h1", ours, access=ACCESS)
         port = server.file.call("PORT_QUERY", port=1)

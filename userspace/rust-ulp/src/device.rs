@@ -304,8 +304,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device that has the best GID in this network namespace. The GID of a RoCE v2 port
-    /// with an IPv4 address is the best.
+    /// Opens the device that has the best GID in this network namespace. A GID of an active port comes
+    /// first; among those, the GID of a RoCE v2 port with an IPv4 address is the best.
     ///
     /// # Errors
     ///
