@@ -38,7 +38,7 @@ pub(crate) use uring::{batch_bytes, request_bytes, Uring};
 /// A process ID does not tell them apart: a child in a new PID namespace may have the ID of its
 /// parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Process(u64);
+pub(crate) struct Process(u64);
 
 /// Memory that holds the number of this process. The kernel gives a forked child zeros instead.
 static PROCESS: OnceLock<Mapping> = OnceLock::new();
@@ -48,7 +48,7 @@ static LAST_PROCESS: AtomicU64 = AtomicU64::new(0);
 
 impl Process {
     /// Returns this process, to which it gives a number if it has none.
-    fn this() -> Result<Self, Errno> {
+    pub(crate) fn this() -> Result<Self, Errno> {
         let page = match PROCESS.get() {
             Some(page) => page,
             None => {
@@ -70,7 +70,7 @@ impl Process {
     }
 
     /// Returns whether it is the process that runs. Takes no lock.
-    fn is_this(self) -> bool {
+    pub(crate) fn is_this(self) -> bool {
         let word = PROCESS.get().and_then(|page| page.words().first());
         word.is_some_and(|word| word.load(Ordering::Relaxed) == self.0)
     }

@@ -15,7 +15,7 @@ use crate::qp::{ConnectError, PreparedQp, Qp};
 use crate::reactor::Watch;
 use crate::refusal::{Refusal, WireError};
 use crate::remote::RemoteSlice;
-use crate::sys;
+use crate::sys::{self, Process};
 use crate::transport::{Connected, Transport};
 use crate::wait::{self, FileWait, Who};
 use crate::wire::{Header, Hello, Message, HEADER_LEN, MAX_BODY, MAX_GRANTS};
@@ -26,7 +26,7 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 #[cfg(any(feature = "smol", feature = "tokio"))]
 use std::future::poll_fn;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 #[cfg(any(feature = "smol", feature = "tokio"))]
 use std::pin::Pin;
@@ -65,7 +65,7 @@ pub struct Peer {
     /// Its grants with their rights, in the order in which it passed them.
     pub grants: Vec<RemoteSlice>,
     /// Open as long as one of the two sides has use for the other: see [`Self::wait_gone`].
-    tcp: Arc<TcpStream>,
+    tcp: Arc<Connection>,
 }
 
 impl Peer {
@@ -91,6 +91,9 @@ impl Peer {
     /// was carried out. So who received the last request waits for this before the queue pair is
     /// dropped. The queue pair lives on after this, and completions of what arrived before can still
     /// be taken: the TCP connection says nothing about the queue pair.
+    ///
+    /// A child that the peer has forked keeps the connection until it ends or executes another
+    /// program, if the peer is killed. If the peer drops its `Peer`, this returns all the same.
     ///
     /// # Errors
     ///
@@ -122,7 +125,7 @@ impl Peer {
         if !self.wait_readable(Duration::ZERO)? {
             return Ok(false);
         }
-        match (&*self.tcp).read(&mut [0]) {
+        match (&self.tcp.0).read(&mut [0]) {
             Ok(0) => Ok(true),
             Ok(_) => Err(WireError::OutOfTurn.into()),
             Err(error) => match error.kind() {
@@ -175,6 +178,32 @@ fn tcp(what: &'static str, peer: Option<SocketAddr>) -> impl Fn(std::io::Error) 
     move |cause| Error::Tcp { what, peer, cause }
 }
 
+/// A TCP connection that ends with this value, although a forked child has a copy of its descriptor.
+#[derive(Debug)]
+struct Connection(TcpStream, Process);
+
+impl Connection {
+    fn new(tcp: TcpStream) -> Result<Self> {
+        let owner = Process::this().map_err(|errno| Error::sys("mmap", errno))?;
+        Ok(Self(tcp, owner))
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // In a child, the connection is the parent's.
+        if self.1.is_this() {
+            let _ = self.0.shutdown(Shutdown::Both);
+        }
+    }
+}
+
 /// Has the kernel end the connection when the other host has vanished: see tcp(7). That host would
 /// not say so itself.
 fn watch_host(tcp: &TcpStream) -> std::io::Result<()> {
@@ -190,7 +219,7 @@ fn watch_host(tcp: &TcpStream) -> std::io::Result<()> {
 
 /// A TCP connection on which everything has to be done by one deadline, and while the device lives.
 struct Stream {
-    tcp: TcpStream,
+    tcp: Connection,
     peer: SocketAddr,
     wait: FileWait,
     deadline: Deadline,
@@ -211,6 +240,7 @@ impl Stream {
         tcp.set_nonblocking(true)
             .map_err(self::tcp("setting up", Some(peer)))?;
         watch_host(&tcp).map_err(self::tcp("setting up", Some(peer)))?;
+        let tcp = Connection::new(tcp)?;
         Ok(Self {
             wait: FileWait::new(device, who, &tcp)?,
             tcp,
@@ -251,7 +281,7 @@ impl Stream {
         let bytes = message.encode();
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
-            let result = self.tcp.write(rest);
+            let result = self.tcp.0.write(rest);
             let n = self.taken("sending to the peer", PollFlags::POLLOUT, result);
             rest = rest.get(n.await?..).unwrap_or_default();
         }
@@ -260,7 +290,7 @@ impl Stream {
 
     async fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
         while !buffer.is_empty() {
-            let result = self.tcp.read(buffer);
+            let result = self.tcp.0.read(buffer);
             let n = self.taken(
                 "waiting for a message of the peer",
                 PollFlags::POLLIN,
@@ -947,7 +977,7 @@ mod tests {
             addr: tcp.peer_addr().unwrap(),
             endpoint: Endpoint::new(1, 0, Gid([0; 16]), Mtu::B1024),
             grants: Vec::new(),
-            tcp: Arc::new(tcp),
+            tcp: Arc::new(Connection::new(tcp).unwrap()),
         }
     }
 
@@ -973,11 +1003,31 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_is_gone_although_a_child_has_a_copy_of_its_connection() {
+        let (here, there) = pair();
+        let mut there = Some(at(there));
+        // The child drops a copy.
+        assert!(sys::holds_in_child(|| {
+            drop(there.take());
+            true
+        }));
+        assert!(!here.is_gone().unwrap());
+        assert!(there.is_some());
+
+        let (here, there) = pair();
+        // The copy of a child that lives on.
+        let copy = there.try_clone().unwrap();
+        drop(at(there));
+        here.wait_gone(EXCHANGE_TIMEOUT).unwrap();
+        drop(copy);
+    }
+
+    #[test]
     fn a_peer_whose_host_does_not_answer_any_more_is_gone() {
         let (here, there) = pair();
-        here.tcp.set_nonblocking(true).unwrap();
+        here.tcp.0.set_nonblocking(true).unwrap();
         // The peer takes nothing; its host answers, but has no room, which ends in the same error.
-        while (&*here.tcp).write(&[0; 65536]).is_ok() {}
+        while (&here.tcp.0).write(&[0; 65536]).is_ok() {}
         assert!(!here.is_gone().unwrap());
         let soon = Some(Duration::from_millis(1));
         SockRef::from(&here).set_tcp_user_timeout(soon).unwrap();
