@@ -428,16 +428,29 @@ impl<'a> DeviceBatch<'a> {
         Ok(())
     }
 
-    /// Returns the device, and the requests with all that they refer to, for a ring to take.
+    /// Has `take` take the requests with all that they refer to, for a ring. If it fails, they stay.
     #[cfg(feature = "io-uring")]
-    pub(crate) fn requests(&mut self) -> (&Arc<DeviceInner>, &mut Storage) {
+    pub(crate) fn give(
+        &mut self,
+        take: impl FnOnce(&Arc<DeviceInner>, &mut Storage) -> Result<()>,
+    ) -> Result<()> {
         let storage = self.core.storage.get_or_insert_default();
         let Borrowed { buffers, addresses } = &self.borrowed;
         storage.buffers.extend(buffers.iter().copied().cloned());
         let addresses = addresses.iter().copied().cloned();
         storage.addresses.extend(addresses);
-        self.borrowed.clear();
-        (self.core.device, storage)
+        let result = take(self.core.device, storage);
+        match &result {
+            Ok(()) => {
+                storage.clear();
+                self.borrowed.clear();
+            }
+            Err(_) => {
+                storage.buffers.clear();
+                storage.addresses.clear();
+            }
+        }
+        result
     }
 
     /// Returns the number of requests in it.

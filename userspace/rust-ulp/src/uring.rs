@@ -409,26 +409,26 @@ impl DeviceBatch<'_> {
     /// completed. `wr_id` is the number of the entry. If a request is refused, those before it are
     /// posted, and the entry completes when they have completed.
     ///
+    /// The batch is empty then, and can be filled anew.
+    ///
     /// # Errors
     ///
     /// As [`Ring::push`]; [`Error::TooMany`] for a batch of no requests, or of more than 65,535. The
-    /// batch is lost then.
-    pub fn submit_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
-        let (device, storage) = self.requests();
-        ring.push_batch(device, storage, wr_id, false)
+    /// batch is as it was: after [`Error::QueueFull`], submit and reap, and try again.
+    pub fn submit_by(&mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
+        self.give(|device, storage| ring.push_batch(device, storage, wr_id, false))
     }
 
     /// Adds the posting of the batch to a ring as one entry, which completes as soon as the requests
     /// are posted. The requests complete in their completion queues. `wr_id` is the number of the
-    /// entry; its result is that of [`Self::submit`].
+    /// entry; its result is that of [`Self::submit`]. The batch is empty then.
     ///
     /// # Errors
     ///
     /// As [`Self::submit_by`].
     #[doc(alias = "URING_RING")]
-    pub fn post_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
-        let (device, storage) = self.requests();
-        ring.push_batch(device, storage, wr_id, true)
+    pub fn post_by(&mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
+        self.give(|device, storage| ring.push_batch(device, storage, wr_id, true))
     }
 }
 

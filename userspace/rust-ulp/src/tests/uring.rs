@@ -65,10 +65,66 @@ fn a_ring_keeps_what_a_batch_borrowed() {
     batch.push(&d.a, SendTo::new(one, &to)).unwrap();
     batch.push(&d.a, SendTo::gather(&pair, &to)).unwrap();
     batch.submit_by(&mut ring, 1).unwrap();
+    drop(batch);
     drop((to, buffers));
     assert_eq!(d.kernel.objects(), objects);
     drop(ring);
     assert_eq!(d.kernel.objects(), objects - 4);
+}
+
+#[test]
+fn a_batch_that_a_full_ring_refuses_stays_as_it_was() {
+    let Some(mut ring) = ring() else { return };
+    let p = pair();
+    let grant = p.mem.grant(..8, Access::REMOTE_WRITE).unwrap();
+    let ends = [
+        grant.remote().slice(..4).unwrap(),
+        grant.remote().slice(4..).unwrap(),
+    ];
+    while ring.push(&p.b, Recv::empty()).is_ok() {}
+    let mem = p.a.pd().alloc_buffer(64).unwrap();
+    mem.write_at(0, b"here").unwrap();
+    let slices = [mem.slice(..2).unwrap(), mem.slice(2..4).unwrap()];
+    let mut batch = p.device.batch();
+    batch
+        .push(&p.a, Write::inline_bytes(b"kept", ends[0]))
+        .unwrap();
+    batch.push(&p.a, Write::gather(&slices, ends[1])).unwrap();
+    for refused in [batch.submit_by(&mut ring, 1), batch.post_by(&mut ring, 1)] {
+        assert!(matches!(refused, Err(Error::QueueFull)), "{refused:?}");
+    }
+    assert_eq!(batch.len(), 2);
+    // Its requests are posted by a call instead, each once.
+    assert_eq!(batch.submit().unwrap(), 2);
+    for _ in 0..2 {
+        p.cq.wait(SOON).unwrap().check().unwrap();
+    }
+    assert!(p.cq.poll().unwrap().is_none());
+    assert_eq!(p.mem.to_vec(..8).unwrap(), b"kepthere");
+
+    // Or by the ring, once it has room. The file is no device, and refuses what it is given.
+    batch.push(&p.a, Write::gather(&slices, ends[1])).unwrap();
+    assert!(batch.post_by(&mut ring, 1).unwrap_err().is_backpressure());
+    let count = ring.submit().unwrap();
+    for _ in 0..count {
+        assert!(ring.wait(SOON).unwrap().result.is_err());
+    }
+    batch.submit_by(&mut ring, 9).unwrap();
+    assert!(batch.is_empty());
+    let error = batch.submit_by(&mut ring, 9).unwrap_err();
+    assert!(matches!(error, Error::TooMany { count: 0, .. }), "{error}");
+    batch
+        .push(&p.a, Write::inline_bytes(b"more", ends[0]))
+        .unwrap();
+    batch.post_by(&mut ring, 10).unwrap();
+    assert_eq!((ring.submit().unwrap(), batch.len()), (2, 0));
+    let numbers = [(); 2].map(|()| ring.wait(SOON).unwrap().wr_id);
+    assert_eq!(numbers, [9, 10]);
+    // Neither the batch nor the ring has the buffer any more.
+    drop(batch);
+    let objects = p.kernel.objects();
+    drop(mem);
+    assert_eq!(p.kernel.objects(), objects - 1);
 }
 
 #[test]
