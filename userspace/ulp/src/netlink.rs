@@ -19,6 +19,7 @@ type Result<T> = std::result::Result<T, Errno>;
 
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLM_F_DUMP: u16 = 0x300;
 const NLA_F_NESTED: u16 = 1 << 15;
 const NLA_TYPE_MASK: u16 = 0x3fff;
@@ -26,6 +27,8 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 /// Bytes of `struct nlmsghdr`.
 const HEADER: usize = 16;
+/// How often a dump is asked for, if objects come and go meanwhile.
+const ATTEMPTS: u32 = 10;
 
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.get(..N)?.try_into().ok()
@@ -75,6 +78,54 @@ fn put(message: &mut Vec<u8>, kind: u16, body: &[u8]) {
     message.resize(message.len().next_multiple_of(4), 0);
 }
 
+/// The bodies of the answers to a request.
+#[derive(Debug, Default, PartialEq)]
+struct Answers {
+    bodies: Vec<Vec<u8>>,
+    /// The list changed while the kernel sent it: entries may be missing or double.
+    is_interrupted: bool,
+}
+
+impl Answers {
+    /// Adds the messages of a datagram. Returns whether the last of the answer was among them; fails
+    /// with the error that the kernel reports, or with [`Errno::EBADMSG`] for a truncated message.
+    fn add(&mut self, mut datagram: &[u8]) -> Result<bool> {
+        while !datagram.is_empty() {
+            let len = number(datagram, 0).map(u32::from_ne_bytes);
+            let kind = number(datagram, 4).map(u16::from_ne_bytes);
+            let flags = number(datagram, 6).map_or(0, u16::from_ne_bytes);
+            let len = len.ok_or(Errno::EBADMSG)? as usize;
+            let body = datagram.get(HEADER..len).ok_or(Errno::EBADMSG)?;
+            self.is_interrupted |= flags & NLM_F_DUMP_INTR != 0;
+            match kind {
+                // Both have a status, negative for an error. A dump that fails ends with NLMSG_DONE.
+                Some(NLMSG_ERROR | NLMSG_DONE) => {
+                    return match number(body, 0).map(i32::from_ne_bytes) {
+                        None => Err(Errno::EBADMSG),
+                        Some(error @ ..0) => Err(Errno::from_raw(error.wrapping_neg())),
+                        Some(_) => Ok(true),
+                    };
+                }
+                _ => self.bodies.push(body.to_vec()),
+            }
+            let next = len.next_multiple_of(4);
+            datagram = datagram.get(next..).unwrap_or_default();
+        }
+        Ok(false)
+    }
+}
+
+/// Asks until an answer was not interrupted. Fails with [`Errno::EINTR`] if none was.
+fn uninterrupted(mut ask: impl FnMut() -> Result<Answers>) -> Result<Vec<Vec<u8>>> {
+    for _ in 0..ATTEMPTS {
+        let answers = ask()?;
+        if !answers.is_interrupted {
+            return Ok(answers.bodies);
+        }
+    }
+    Err(Errno::EINTR)
+}
+
 struct Netlink {
     fd: OwnedFd,
 }
@@ -99,34 +150,22 @@ impl Netlink {
         message.extend((NLM_F_REQUEST | NLM_F_ACK | flags).to_ne_bytes());
         message.extend([0; 8]);
         message.extend(body);
-        let kernel = NetlinkAddr::new(0, 0);
-        sendto(self.fd.as_raw_fd(), &message, &kernel, MsgFlags::empty())?;
-        let mut answers = Vec::new();
         let mut buffer = vec![0; 1 << 16];
-        loop {
-            let n = match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                Err(Errno::EINTR) => continue,
-                n => n?,
-            };
-            let mut rest = buffer.get(..n).unwrap_or_default();
-            while let Some(len) = number(rest, 0).map(u32::from_ne_bytes) {
-                let len = len as usize;
-                let kind = number(rest, 4).map_or(0, u16::from_ne_bytes);
-                let Some(body) = rest.get(HEADER..len) else {
-                    return Err(Errno::EBADMSG);
+        uninterrupted(|| {
+            let kernel = NetlinkAddr::new(0, 0);
+            sendto(self.fd.as_raw_fd(), &message, &kernel, MsgFlags::empty())?;
+            let mut answers = Answers::default();
+            loop {
+                // With MSG_TRUNC, the call returns the length of the whole datagram.
+                let n = match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_TRUNC) {
+                    Err(Errno::EINTR) => continue,
+                    n => n?,
                 };
-                match kind {
-                    // Errors are negative; 0 acknowledges.
-                    NLMSG_ERROR => match number(body, 0).map_or(0, i32::from_ne_bytes) {
-                        0 => return Ok(answers),
-                        error => return Err(Errno::from_raw(error.wrapping_neg())),
-                    },
-                    NLMSG_DONE => return Ok(answers),
-                    _ => answers.push(body.to_vec()),
+                if answers.add(buffer.get(..n).ok_or(Errno::EMSGSIZE)?)? {
+                    return Ok(answers);
                 }
-                rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
             }
-        }
+        })
     }
 }
 
@@ -387,6 +426,82 @@ mod tests {
         assert_eq!(attribute(&message, 2).map(text).as_deref(), Some("name"));
         assert_eq!(attribute(&message, 3).map(integer), Some(9));
         assert_eq!(attribute(&message, 4), None);
+    }
+
+    /// A message with this body.
+    fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+        let mut message = ((HEADER + body.len()) as u32).to_ne_bytes().to_vec();
+        message.extend(kind.to_ne_bytes());
+        message.extend(flags.to_ne_bytes());
+        message.extend([0; 8]);
+        message.extend(body);
+        message.resize(message.len().next_multiple_of(4), 0);
+        message
+    }
+
+    #[test]
+    fn an_answer_ends_with_its_status() {
+        let status = |kind, status: i32| message(kind, 0, &status.to_ne_bytes());
+        let mut answers = Answers::default();
+        let entries = [message(99, 2, b"one"), message(99, 2, b"three")].concat();
+        assert_eq!(answers.add(&entries), Ok(false));
+        assert_eq!(answers.add(&status(NLMSG_DONE, 0)), Ok(true));
+        assert_eq!(answers.bodies, [&b"one"[..], b"three"]);
+        assert!(!answers.is_interrupted);
+        for kind in [NLMSG_ERROR, NLMSG_DONE] {
+            let mut answers = Answers::default();
+            assert_eq!(answers.add(&status(kind, 0)), Ok(true));
+            let failed = [entries.clone(), status(kind, -libc::EPERM)].concat();
+            assert_eq!(answers.add(&failed), Err(Errno::EPERM));
+            // The status is missing.
+            assert_eq!(answers.add(&message(kind, 0, &[])), Err(Errno::EBADMSG));
+        }
+        for len in 1..20 {
+            let part = entries.get(..len).unwrap();
+            let result = Answers::default().add(part);
+            assert_eq!(
+                result,
+                if len == 19 {
+                    Ok(false)
+                } else {
+                    Err(Errno::EBADMSG)
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn an_interrupted_dump_is_repeated() {
+        let datagram = |flags, status: i32| {
+            let done = message(NLMSG_DONE, flags, &status.to_ne_bytes());
+            [message(99, flags, b"entry"), done].concat()
+        };
+        for interrupted in [0, 1, ATTEMPTS - 1, ATTEMPTS] {
+            let mut asked = 0;
+            let result = uninterrupted(|| {
+                let flags = if asked < interrupted {
+                    NLM_F_DUMP_INTR
+                } else {
+                    0
+                };
+                asked += 1;
+                let mut answers = Answers::default();
+                assert_eq!(answers.add(&datagram(flags, 0)), Ok(true));
+                Ok(answers)
+            });
+            assert_eq!(asked, ATTEMPTS.min(interrupted + 1));
+            match interrupted {
+                ATTEMPTS => assert_eq!(result, Err(Errno::EINTR)),
+                _ => assert_eq!(result, Ok(vec![b"entry".to_vec()])),
+            }
+        }
+        let mut asked = 0;
+        let failed = uninterrupted(|| {
+            asked += 1;
+            Answers::default().add(&datagram(NLM_F_DUMP_INTR, -libc::EPERM))?;
+            Ok(Answers::default())
+        });
+        assert_eq!((failed, asked), (Err(Errno::EPERM), 1));
     }
 
     proptest! {
