@@ -17,6 +17,7 @@ mod cm;
 use crate::args::{address, size_u32, DeviceArg};
 use crate::listen::Listener;
 use crate::output::{interrupts, FormatArgs, Usage};
+use crate::wire;
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use nix::unistd::{sysconf, SysconfVar};
@@ -298,8 +299,8 @@ impl Pingpong {
     fn meet(&self, device: &Device, stop: &AtomicBool) -> Result<Meeting> {
         if let Some(host) = &self.host {
             let host = address(host, self.port());
-            let tcp = TcpStream::connect(&host)
-                .with_context(|| format!("{host}: does ibv_*_pingpong listen there?"))?;
+            let advice = "does ibv_*_pingpong listen there?";
+            let tcp = wire::dial(&host, None, wire::CONNECT_TIMEOUT, advice)?;
             tcp.set_read_timeout(Some(PATIENCE))?;
             return Ok(Meeting { tcp, first: true });
         }
@@ -326,7 +327,7 @@ impl Pingpong {
         meeting
             .tcp
             .read_exact(&mut theirs)
-            .context("the peer closed the connection")?;
+            .context("the peer sent no address: is it a program of the same kind?")?;
         let mtu = Mtu::at_most(self.mtu);
         let peers = theirs.chunks(LINE).take(here.len());
         let peers: Option<Vec<_>> = peers.map(|line| parse(line, mtu)).collect();
@@ -351,7 +352,7 @@ impl Pingpong {
             meeting
                 .tcp
                 .read_exact(&mut done)
-                .context("the peer closed the connection")?;
+                .context("the peer did not say that it is ready")?;
         }
         Ok(player)
     }

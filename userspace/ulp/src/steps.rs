@@ -785,8 +785,8 @@ fn client(
     let mut text = data.bytes()?;
     let mut end = End::make(common, quiet)?;
     end.teller.step("exchange", "")?;
-    let tcp = Tcp(TcpStream::connect(host)
-        .with_context(|| format!("{host}: is `ulp steps serve` running there?"))?);
+    let advice = "is `ulp steps serve` running there?";
+    let tcp = Tcp(wire::dial(host, None, wire::CONNECT_TIMEOUT, advice)?);
     tcp.send(&end.hello(data.rounds, mistake))?;
     let (peer, mut memory) = end.told(&tcp.receive()?)?;
     if mistake == Some(Mistake::Rkey) {

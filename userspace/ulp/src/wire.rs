@@ -11,14 +11,50 @@
 //! that are promised or another program's: the crate's ([`rust_ulp`], its private data included),
 //! and those of the peers of `ulp pingpong` and `ulp rping`.
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use serde::{de::DeserializeOwned, Serialize};
+use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
+
+/// The time that an address of a peer has to answer. Without a limit, a host that is down would be
+/// waited for as long as the kernel repeats its packets: two minutes.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The length of the longest message.
 const MAX_LEN: usize = 1 << 20;
+
+/// Connects to HOST:PORT, from `source` if there is one. Each address of the host gets `timeout`.
+///
+/// `advice` is the end of the error message: what to do when nobody answers.
+pub fn dial(
+    host: &str,
+    source: Option<IpAddr>,
+    timeout: Duration,
+    advice: &str,
+) -> Result<TcpStream> {
+    let addrs = host.to_socket_addrs();
+    let addrs = addrs.with_context(|| format!("{host}: no such host"))?;
+    let mut last = anyhow!("no such host");
+    for addr in addrs {
+        match connect(source, addr, timeout) {
+            Ok(tcp) => return Ok(tcp),
+            Err(error) => last = error,
+        }
+    }
+    Err(last).with_context(|| format!("nobody answers at {host}: {advice}"))
+}
+
+fn connect(source: Option<IpAddr>, addr: SocketAddr, timeout: Duration) -> Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    if let Some(source) = source {
+        let bound = socket.bind(&SocketAddr::new(source, 0).into());
+        bound.with_context(|| format!("connecting from {source}"))?;
+    }
+    socket.connect_timeout(&addr.into(), timeout)?;
+    Ok(socket.into())
+}
 
 /// Sends a message.
 pub fn send(mut tcp: &TcpStream, message: &impl Serialize) -> Result<()> {
@@ -59,4 +95,47 @@ fn fill(mut tcp: &TcpStream, buffer: &mut [u8], timeout: Duration, until: Instan
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    #[test]
+    fn a_host_that_does_not_answer_is_given_up() {
+        // The kernel drops the packets of those for whom the queue has no room.
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        listener.bind(&any.into()).unwrap();
+        listener.listen(0).unwrap();
+        let listener = TcpListener::from(listener);
+        let host = listener.local_addr().unwrap().to_string();
+        let _first = TcpStream::connect(&host).unwrap();
+        let (done, result) = std::sync::mpsc::channel();
+        let there = host.clone();
+        std::thread::spawn(move || {
+            // One or two find room.
+            let soon = Duration::from_millis(100);
+            let dial = || dial(&there, None, soon, "start it there");
+            let _ = done.send((0..3).map(|_| dial()).collect::<Result<Vec<_>>>());
+        });
+        let result = result.recv_timeout(Duration::from_secs(30));
+        let error = result.expect("it should have given up").unwrap_err();
+        let said = error.to_string();
+        assert_eq!(said, format!("nobody answers at {host}: start it there"));
+        let cause = error.root_cause().downcast_ref::<std::io::Error>();
+        assert_eq!(cause.map(std::io::Error::kind), Some(ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn a_host_that_refuses_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        dial(&host, None, CONNECT_TIMEOUT, "").unwrap();
+        drop(listener);
+        let error = dial(&host, None, CONNECT_TIMEOUT, "start it there").unwrap_err();
+        let said = error.to_string();
+        assert_eq!(said, format!("nobody answers at {host}: start it there"));
+    }
 }

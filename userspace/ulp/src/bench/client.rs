@@ -2,7 +2,7 @@
 
 //! The client, which measures.
 
-use super::config::{Backend, Config, Metric, Test, VERSION};
+use super::config::{Backend, Metric, Test, VERSION};
 use super::end::{join, Aborted, Control, End, Run, Task};
 use super::loops::{self, Limit, Measured};
 use super::stats::{Latencies, Row, Throughput};
@@ -10,9 +10,8 @@ use super::wire::{Message, Wire, MAGIC};
 use super::{connect, register};
 use crate::machine::Machine;
 use crate::output::causes;
-use anyhow::{anyhow, bail, ensure, Context, Result};
-use socket2::{Domain, Socket, Type};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use crate::wire::{dial, CONNECT_TIMEOUT};
+use anyhow::{bail, ensure, Result};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::Mutex;
@@ -41,38 +40,11 @@ pub fn run(run: Run<'_>, host: &str) -> Outcome {
     outcome
 }
 
-fn dial(host: &str, source: Option<IpAddr>, config: &Config) -> Result<TcpStream> {
-    let addrs = host.to_socket_addrs();
-    let addrs: Vec<_> = addrs
-        .with_context(|| format!("{host}: no such host"))?
-        .collect();
-    let timeout = config.timeout().min(Duration::from_secs(10));
-    let mut last = anyhow!("no such host");
-    for addr in &addrs {
-        match connect(source, *addr, timeout) {
-            Ok(tcp) => return Ok(tcp),
-            Err(error) => last = error,
-        }
-    }
-    Err(last).with_context(|| {
-        format!("nobody answers at {host}: start `ulp bench serve` there, or give its port with -p")
-    })
-}
-
-/// Connects, from `source` if it is an address.
-fn connect(source: Option<IpAddr>, addr: SocketAddr, timeout: Duration) -> Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
-    if let Some(source) = source {
-        let bound = socket.bind(&SocketAddr::new(source, 0).into());
-        bound.with_context(|| format!("connecting from {source}"))?;
-    }
-    socket.connect_timeout(&addr.into(), timeout)?;
-    Ok(socket.into())
-}
-
 fn with_server(run: Run<'_>, host: &str, outcome: &mut Outcome) -> Result<()> {
     let config = run.config;
-    let tcp = dial(host, run.device.source, config)?;
+    let timeout = config.timeout().min(CONNECT_TIMEOUT);
+    let advice = "start `ulp bench serve` there, or give its port with -p";
+    let tcp = dial(host, run.device.source, timeout, advice)?;
     let mut wire = Wire::new(tcp, config.timeout())?;
     wire.send(&Message::Hello {
         magic: MAGIC.to_owned(),
