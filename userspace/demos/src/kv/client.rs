@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use twox_hash::XxHash3_64;
 
 /// How long a server may take for a request.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the two halves of a read that is slow on purpose are apart at most.
 const MOMENT: Duration = Duration::from_secs(2);
 /// Requests in one list.

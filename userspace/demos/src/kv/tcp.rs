@@ -5,13 +5,14 @@
 //! A request is a [`Change`] as a message has it, or a get, whose number is 1; before it is its
 //! length. An answer is whether there was a value, its length, and the value.
 
+use crate::client::PATIENCE;
 use crate::error::{Error, Result};
 use crate::layout::{MAX_KEY, MAX_VALUE};
 use crate::server::TICK;
 use crate::wire::{message_len, Change};
 use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -113,6 +114,22 @@ pub fn run(addr: &str, stop: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
+/// Connects to HOST:PORT. The server has [`PATIENCE`] for this, and for each answer.
+fn dial(server: &str) -> io::Result<Stream> {
+    let mut last = ErrorKind::AddrNotAvailable.into();
+    for addr in server.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&addr, PATIENCE) {
+            Ok(tcp) => {
+                tcp.set_read_timeout(Some(PATIENCE))?;
+                tcp.set_write_timeout(Some(PATIENCE))?;
+                return Stream::new(tcp);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 /// A client of such a server.
 pub struct TcpStore {
     stream: Stream,
@@ -126,9 +143,8 @@ impl TcpStore {
     ///
     /// [`Error::Unreachable`].
     pub fn connect(server: &str) -> Result<Self> {
-        let stream = TcpStream::connect(server).and_then(Stream::new);
         Ok(Self {
-            stream: stream.map_err(|cause| Error::Unreachable {
+            stream: dial(server).map_err(|cause| Error::Unreachable {
                 server: server.to_owned(),
                 cause: cause.to_string(),
             })?,
