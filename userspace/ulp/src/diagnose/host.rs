@@ -159,7 +159,11 @@ fn node(found: &mut Findings) -> Result<Option<Vec<DeviceEntry>>> {
             Ok(None)
         }
         Err(error) => {
-            found.fail("node", error.to_string(), "dmesg | tail")?;
+            let cure = match error {
+                Error::Abi { .. } => "rmmod rust_ulp && modprobe rust_ulp",
+                _ => "dmesg | tail",
+            };
+            found.fail("node", error.to_string(), cure)?;
             Ok(None)
         }
     }
