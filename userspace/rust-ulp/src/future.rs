@@ -189,13 +189,17 @@ impl Shared {
 
     /// Returns the completion of a request, or notes who waits for it.
     fn take(&self, number: u64, waker: &Waker) -> Option<Completion> {
+        let waker = waker.clone();
         let mut slots = lock(&self.table.0);
         let slot = slots.slot(number)?;
         if let State::Done(done) = slot.state {
             slots.free(number);
             return Some(done);
         }
-        slot.state = State::Waiting(Some(waker.clone()));
+        let before = std::mem::replace(&mut slot.state, State::Waiting(Some(waker)));
+        // Without the lock: with its last waker a task may go that has such futures itself.
+        drop(slots);
+        drop(before);
         None
     }
 }
@@ -351,11 +355,16 @@ impl Drop for RequestFuture {
             return;
         }
         let mut slots = lock(&self.shared.table.0);
-        if let Some(slot) = slots.slot(number) {
-            match slot.state {
-                State::Waiting(_) => slot.state = State::Dropped,
-                _ => slots.free(number),
-            }
+        let Some(slot) = slots.slot(number) else {
+            return;
+        };
+        if !matches!(slot.state, State::Waiting(_)) {
+            slots.free(number);
+            return;
         }
+        let before = std::mem::replace(&mut slot.state, State::Dropped);
+        // Without the lock, as in `Shared::take`.
+        drop(slots);
+        drop(before);
     }
 }

@@ -80,7 +80,9 @@ async fn helped<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
     spawned.map_err(|error| Error::sys("a helper thread", errno(error)))?;
     poll_fn(move |cx| {
         // First the waker: what ends from here on wakes this task.
-        lock(&waker).clone_from(cx.waker());
+        let new = cx.waker().clone();
+        let before = std::mem::replace(&mut *lock(&waker), new);
+        drop(before); // without the lock
         match doing.try_recv() {
             Ok(value) => Poll::Ready(Ok(value)),
             Err(TryRecvError::Empty) => Poll::Pending,
@@ -100,7 +102,9 @@ struct WakeAtEnd(Arc<Mutex<Waker>>);
 #[cfg(any(feature = "smol", feature = "tokio"))]
 impl Drop for WakeAtEnd {
     fn drop(&mut self) {
-        lock(&self.0).wake_by_ref();
+        // Without the lock: who is woken may come here.
+        let waker = lock(&self.0).clone();
+        waker.wake();
     }
 }
 

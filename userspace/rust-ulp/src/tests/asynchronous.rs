@@ -656,6 +656,47 @@ fn a_request_that_is_dropped_is_forgotten() {
 
 // --- connecting -------------------------------------------------------------------------------------
 
+/// A waker that has a future, as the task of an executor has.
+struct TaskOf {
+    _request: RequestFuture,
+}
+
+impl std::task::Wake for TaskOf {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn the_last_waker_of_a_task_is_dropped_without_a_lock() {
+    let (done, ended) = std::sync::mpsc::channel();
+    let test = move || {
+        on_each(async || {
+            let p = pair();
+            let requests = AsyncRequests::new(&p.cq).unwrap();
+            let post = || requests.post(&p.b, Recv::empty()).unwrap();
+            for is_dropped in [false, true] {
+                let (mut first, second) = (post(), post());
+                let task = TaskOf { _request: second };
+                let waker = Waker::from(Arc::new(task));
+                let polled = Pin::new(&mut first).poll(&mut Context::from_waker(&waker));
+                assert!(polled.is_pending());
+                // From here on the task is what the first request has to wake, and nothing else.
+                drop(waker);
+                if is_dropped {
+                    drop(first);
+                } else {
+                    assert!(look(&mut first).is_none());
+                }
+            }
+            assert_eq!(requests.slots(), 4);
+        });
+        let _ = done.send(());
+    };
+    let test = std::thread::spawn(test);
+    let result = ended.recv_timeout(20 * SOON);
+    assert_ne!(result, Err(std::sync::mpsc::RecvTimeoutError::Timeout));
+    test.join().unwrap();
+}
+
 fn prepared(kernel: &Arc<Kernel>) -> (Device, PreparedQp<Rc>) {
     let device = kernel.device();
     let cq = device.create_cq(64).unwrap();
