@@ -102,22 +102,26 @@ impl Mapping {
         self.base.cast()
     }
 
+    /// Maps `len` bytes of zeros, which belong to this process alone.
+    fn zeros(len: NonZeroUsize, owner: Option<Process>) -> Result<Self, Errno> {
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
+        let base = unsafe { mmap_anonymous(None, len, prot, MapFlags::MAP_PRIVATE) }?;
+        // INVARIANT: mmap() returned a mapping of this length; pages are aligned.
+        Ok(Self {
+            base,
+            len: len.get(),
+            writable: true,
+            owner,
+        })
+    }
+
     /// Maps `len` bytes of zeros that belong to this process alone, rounded up to whole pages of 4
     /// KiB, or of 2 MiB with `huge`, of which the kernel is asked to make them. A forked child does
     /// not get them.
     pub(crate) fn anonymous(len: u64, huge: bool) -> Result<Self, Errno> {
         let len = whole(len, if huge { 2 << 20 } else { 4096 })?;
-        let owner = Process::this()?;
-        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
-        let base = unsafe { mmap_anonymous(None, len, prot, MapFlags::MAP_PRIVATE) }?;
-        // INVARIANT: mmap() returned a mapping of this length; pages are aligned.
-        let map = Self {
-            base,
-            len: len.get(),
-            writable: true,
-            owner: Some(owner),
-        };
+        let map = Self::zeros(len, Some(Process::this()?))?;
         // SAFETY: It is all ours, and what is advised leaves its contents as they are.
         unsafe { madvise(map.base, map.len, MmapAdvise::MADV_DONTFORK) }?;
         if huge {
@@ -131,17 +135,7 @@ impl Mapping {
     /// Maps a page of zeros that stays for as long as the process, and that a forked child gets as
     /// zeros again.
     pub(super) fn wiped_on_fork() -> Result<Self, Errno> {
-        let len = whole(1, 4096)?;
-        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
-        let base = unsafe { mmap_anonymous(None, len, prot, MapFlags::MAP_PRIVATE) }?;
-        // INVARIANT: mmap() returned a mapping of this length; pages are aligned.
-        let map = Self {
-            base,
-            len: len.get(),
-            writable: true,
-            owner: None,
-        };
+        let map = Self::zeros(whole(1, 4096)?, None)?;
         // SAFETY: It is all ours, and what is advised leaves its contents here as they are.
         unsafe { madvise(map.base, map.len, MmapAdvise::MADV_WIPEONFORK) }?;
         Ok(map)
