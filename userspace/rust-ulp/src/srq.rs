@@ -154,10 +154,7 @@ impl Srq {
         post_one(&self.target(), &recv.into())
     }
 
-    /// Completes the requests in flight whose number is `wr_id` as
-    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has
-    /// completed already stays as it is, and the queue goes on. The device is not done with what
-    /// was canceled: see there.
+    /// Cancels the requests in flight whose number is `wr_id`, as [`Qp::cancel`](crate::Qp::cancel).
     ///
     /// # Errors
     ///
