@@ -10,11 +10,11 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::events::{Event, Events};
 use crate::reactor::Watch;
+#[cfg(doc)]
 use futures_core::Stream;
 use nix::sys::epoll::EpollFlags;
 use std::future::poll_fn;
-use std::pin::Pin;
-use std::task::{ready, Context, Poll};
+use std::task::{Context, Poll};
 
 /// A completion queue whose completions a task waits for. Needs the feature `tokio` or `smol`.
 ///
@@ -115,23 +115,30 @@ impl AsyncCq {
     }
 }
 
-/// Returns the next item of a stream that ends after the first error.
-fn until_error<T>(next: Result<T>, ended: &mut bool) -> Option<Result<T>> {
-    *ended = next.is_err();
-    Some(next)
-}
+/// Makes `$name` a stream of what its function `$poll` returns. It ends after the first error, which
+/// its field `ended` says.
+macro_rules! stream {
+    ($name:ident, $item:ty, $poll:ident) => {
+        impl futures_core::Stream for $name {
+            type Item = crate::error::Result<$item>;
 
-impl Stream for AsyncCq {
-    type Item = Result<Completion>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.ended {
-            return Poll::Ready(None);
+            fn poll_next(
+                mut self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<Option<Self::Item>> {
+                if self.ended {
+                    return std::task::Poll::Ready(None);
+                }
+                let next = std::task::ready!(self.$poll(cx));
+                self.ended = next.is_err();
+                std::task::Poll::Ready(Some(next))
+            }
         }
-        let next = ready!(self.poll_wait(cx));
-        Poll::Ready(until_error(next, &mut self.ended))
-    }
+    };
 }
+pub(crate) use stream;
+
+stream!(AsyncCq, Completion, poll_wait);
 
 /// The events of a device, which a task waits for. Needs the feature `tokio` or `smol`.
 ///
@@ -181,14 +188,4 @@ impl AsyncEvents {
     }
 }
 
-impl Stream for AsyncEvents {
-    type Item = Result<Event>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        let next = ready!(self.poll_next_event(cx));
-        Poll::Ready(until_error(next, &mut self.ended))
-    }
-}
+stream!(AsyncEvents, Event, poll_next_event);

@@ -28,11 +28,9 @@ use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
-#[cfg(any(feature = "smol", feature = "tokio"))]
-use std::pin::Pin;
 use std::sync::Arc;
 #[cfg(any(feature = "smol", feature = "tokio"))]
-use std::task::{ready, Context, Poll};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The time limit of an exchange, from the connection to the point where both sides are ready,
@@ -823,18 +821,7 @@ impl AsyncListener {
 }
 
 #[cfg(any(feature = "smol", feature = "tokio"))]
-impl futures_core::Stream for AsyncListener {
-    type Item = Result<Incoming>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        let next = ready!(self.poll_accept(cx));
-        self.ended = next.is_err();
-        Poll::Ready(Some(next))
-    }
-}
+crate::asynchronous::stream!(AsyncListener, Incoming, poll_accept);
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -19,11 +19,9 @@ use nix::errno::Errno;
 #[cfg(any(feature = "smol", feature = "tokio"))]
 use std::future::poll_fn;
 use std::net::SocketAddr;
-#[cfg(any(feature = "smol", feature = "tokio"))]
-use std::pin::Pin;
 use std::sync::Arc;
 #[cfg(any(feature = "smol", feature = "tokio"))]
-use std::task::{ready, Context, Poll};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The state of a [`Listener`], as the kernel has it.
@@ -256,15 +254,4 @@ impl Requests {
 }
 
 #[cfg(any(feature = "smol", feature = "tokio"))]
-impl futures_core::Stream for Requests {
-    type Item = Result<Request>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        let next = ready!(self.poll_next_request(cx));
-        self.ended = next.is_err();
-        Poll::Ready(Some(next))
-    }
-}
+crate::asynchronous::stream!(Requests, Request, poll_next_request);
