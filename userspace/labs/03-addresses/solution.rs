@@ -17,7 +17,7 @@ fn main() {
 
 /// The index to send from towards `peer`. `wanted` is what the user asked for; without it, the program chooses.
 fn choose(gids: &[GidEntry], peer: Gid, wanted: Option<u32>) -> Result<u8> {
-    // learner 1: which entries are good? `Gid::ipv4` tells the family, `GidEntry::interface` whose network it is
+    // learner 1: which entries are good? look at each field of `GidEntry`; `Gid::ipv4` tells the family
     //? let good = |entry: &&GidEntry| true;
     let good = |entry: &&GidEntry| {
         entry.gid_type == GidType::RoceV2
