@@ -224,6 +224,10 @@ impl Device {
             self.is_driven_by(quirks::LAB)
         });
         out.max_fast_reg_pages = out.max_fast_reg_pages.min(quirks::max_pages(out.driver_id));
+        if out.max_sge_rd == 0 {
+            // The driver sets no limit of its own for reads.
+            out.max_sge_rd = out.max_send_sge;
+        }
         out
     }
 

@@ -629,7 +629,8 @@ impl<'a> QueueRun<'a> {
 
     /// Checks the memory of a request with the elements `sges`, and returns its bytes.
     ///
-    /// Returns [`E2BIG`] for too many elements, and for an atomic whose element has two keys: drivers
+    /// Returns [`E2BIG`] for too many elements. The device limits those of a read: erdma takes one
+    /// (drivers/infiniband/hw/erdma/erdma_qp.c:erdma_push_one_sqe). An atomic has one key: drivers
     /// pass the first part alone, and irdma without its length, so that the adapter would write behind
     /// it (drivers/infiniband/hw/irdma/verbs.c:irdma_post_send). Returns [`EMSGSIZE`] if the message is
     /// too long, and the errors of [`Self::element`].
@@ -653,10 +654,10 @@ impl<'a> QueueRun<'a> {
             let known = self.element(ctx, sge, item.rule, cache)?;
             pieces = pieces.saturating_add(known.buffer.pieces(sge.offset, sge.length));
         }
-        let max_pieces = if item.rule.is_atomic() {
-            1
-        } else {
-            self.max_pieces
+        let max_pieces = match item.wr.opcode {
+            _ if item.rule.is_atomic() => 1,
+            abi::WR_RDMA_READ => self.max_pieces.min(ctx.device.attributes.max_sge_rd),
+            _ => self.max_pieces,
         };
         if !is_inline && pieces > max_pieces.into() {
             return Err(E2BIG);

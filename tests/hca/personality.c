@@ -126,7 +126,8 @@ static const struct hca_rules all_rules[] = {
 		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_SEND_SGE, ERDMA_MAX_RECV_SGE */
 		.max_send_sge = 6,
 		.max_recv_sge = 1,
-		.max_sge_rd = 6,
+		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_SGE_RD */
+		.max_sge_rd = 1,
 		/* hw/erdma/erdma_verbs.c:erdma_query_device: max_ord and max_ird are two. */
 		.max_rd_atomic = HCA_MAX_RD_ATOMIC,
 		.max_init_rd_atomic = 1,

@@ -813,9 +813,16 @@ static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 	for (i = 0; i < wr->num_sge; i++)
 		wqe->length += wr->sg_list[i].length;
 	switch (wr->opcode) {
+	case IB_WR_RDMA_READ:
+		/* hw/erdma/erdma_qp.c:erdma_push_one_sqe refuses it. */
+		if (wr->num_sge > to_hca(qp->ib.device)->rules->max_sge_rd) {
+			hca_broken(to_hca(qp->ib.device),
+				   "a read of %d elements", wr->num_sge);
+			return -EINVAL;
+		}
+		fallthrough;
 	case IB_WR_RDMA_WRITE:
 	case IB_WR_RDMA_WRITE_WITH_IMM:
-	case IB_WR_RDMA_READ:
 		wqe->rdma.addr = rdma_wr(wr)->remote_addr;
 		wqe->rdma.rkey = rdma_wr(wr)->rkey;
 		break;

@@ -26,8 +26,9 @@ import tracing
 import ulp
 from lifetime import ended, in_background
 from memory import bound, endings
+from ops import elements, qp_like
 from personality import PERSONALITIES
-from ulp import N, End, Qp, Srq, UserBuffer, adapter, error_of, pattern
+from ulp import N, End, Qp, S, Srq, UserBuffer, adapter, error_of, pattern
 from uring import Batches
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
@@ -340,6 +341,25 @@ def test_reads(r):
     said = error_of(qp.connect, qp.num, a.file.gid().gid, 0, 0, mtu=4)
     r.equal("QP_MODIFY with a path MTU of 2048 on a port whose MTU is 1024: ERANGE", said, "ERANGE")
     a.close()
+    a, b = End("h1", "hca1"), End("h2", "hca2")
+    qp_like(a, max_send_sge=2)
+    a.connect(b)
+    b.connect(a)
+    b.buffer.map[:16] = data = pattern(5, 16)
+    at, _keep = elements(a, (64, 8), (128, 8))
+    where = {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
+    both = {"num_sge": 2, "sge": S["sge"](offset=at)}
+    asked = adapter_says("broken_rules")
+    said = error_of(a.file.submit, [a.qp.wr("RDMA_READ", **both, **where)])
+    r.equal("a read into two elements, of which the device takes one: E2BIG", said, "E2BIG")
+    r.equal("... which the driver is not asked for", adapter_says("broken_rules"), asked)
+    a.file.submit([a.qp.wr("RDMA_READ", a.buffer, 64, 16, **where)])
+    r.equal("a read into one", (a.cq.wait(1)[0].status, a.buffer.map[64:80]), (0, data))
+    a.file.submit([a.qp.wr("RDMA_WRITE", **both, **where)])
+    got = a.cq.wait(1)[0].status, b.buffer.map[:16]
+    r.equal("a write from two elements", got, (0, data[:8] + a.buffer.map[128:136]))
+    a.close()
+    b.close()
 
 
 def test_events(r):
