@@ -135,8 +135,8 @@ pub(crate) struct Qp<H: WrHandler> {
     recv: Queue<H::Request>,
     /// The queue key of a UD queue pair.
     qkey: Atomic<u32>,
-    /// The first address of a send request: draining a UD queue pair needs one. Nothing is taken
-    /// under it.
+    /// The first address of a send request: draining a UD queue pair needs one. The address handle
+    /// lives as long as this value, even if its owner destroys it. Nothing is taken under it.
     #[pin]
     address: Mutex<Option<Arc<Ah>>>,
     /// Whether `address` is set.

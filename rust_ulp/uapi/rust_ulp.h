@@ -15,7 +15,7 @@
  *  - A command that fails changes nothing, with two exceptions. ATTACH, CANCEL, QP_MODIFY and
  *    SUBMIT return EFAULT after they have taken effect if the kernel can write the beginning of the
  *    struct but not its end. QP_MODIFY leaves the queue pair in ERR if the driver fails midway.
- *  - @timeout_ns of a command counts from its start, that of a work request from its post. 0 leaves
+ *  - @timeout_ns of a command counts from its wait, that of a work request from its post. 0 leaves
  *    no time: a wait ends at once, and a work request is refused with EINVAL.
  *    RUST_ULP_TIMEOUT_INFINITE sets no limit. If the time runs out, a wait ends with ETIME, and a
  *    work request with RUST_ULP_WC_STATUS_TIMEOUT; ETIMEDOUT comes from the network.
@@ -551,7 +551,7 @@ struct rust_ulp_qp_query {
  *
  * A device limits the pages of a key, so a buffer may have several keys, each for @key_bytes of it.
  * An element of a request that crosses the border between two keys counts as two; every queue pair
- * takes one such element if the device supports two elements, but not in an atomic.
+ * takes one such element if the device supports two in such requests, but not in an atomic.
  *
  * The memory is charged to the process and to its user, each within RLIMIT_MEMLOCK, until the
  * buffer is destroyed and unmapped. The users of a user namespace share the limits of its owner,
@@ -648,6 +648,7 @@ struct rust_ulp_buffer_query {
  * Gives peers access to a range of a buffer. A grant with @qp ends when that queue pair goes to ERR
  * or RESET or is destroyed; with ONE_SHOT_INV also when a receive of @qp completes that invalidated
  * the key. The file then reports RUST_ULP_EVENT_GRANT_ENDED; the handle stays valid until DESTROY.
+ * An ERR that no event and no completion reports ends it with the next request or QP_QUERY.
  *
  * The protection domain is the trust boundary, with @qp or without: the peer of any queue pair of
  * the domain can use the key if it knows it. Give peers that do not trust each other one each.
@@ -1077,9 +1078,9 @@ struct rust_ulp_wr {
  *
  * @wait_error is 0 or says what ended the wait: -ETIME, -EINTR (a signal, or task work of an
  * io_uring), -EIO (see RUST_ULP_CQ_ERROR), -ENODEV, or -ENOENT (another thread destroyed @cq).
- *  E2BIG       the request has more elements than the queue allows, or an atomic more than one,
- *              counted after they are cut at the borders of keys; bytes of a request beyond what
- *              the kernel knows are not zero
+ *  E2BIG       the request has more elements than the queue allows, an atomic more than one, or a
+ *              read more than the device reads into, counted after they are cut at the borders of
+ *              keys; bytes of a request beyond what the kernel knows are not zero
  *  EACCES      a receive, read or atomic into a READ_ONLY buffer
  *  EAGAIN      a queue is full, maybe the completion queue, which needs room for every request in
  *              flight, signaled or not: poll completions, and submit those from number @posted on
@@ -1180,8 +1181,7 @@ struct rust_ulp_cq_eventfd {
  *  EREMOTEIO   a request completed with a status other than success
  *
  * With RUST_ULP_URING_RING the entry completes when the requests are posted, which complete in
- * their rings. With IOSQE_CQE_SKIP_SUCCESS, only a batch that is refused has an io_uring
- * completion.
+ * their rings. With IOSQE_CQE_SKIP_SUCCESS, only a refused batch has an io_uring completion.
  */
 struct rust_ulp_uring_batch {
 	__aligned_u64 wrs;	/* [in; address] array of @nr_wrs struct rust_ulp_wr */
