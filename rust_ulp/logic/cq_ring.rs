@@ -354,8 +354,10 @@ pub trait CqRing: Sized {
     /// that is left, [`u64::MAX`] without a limit. Sleeps.
     ///
     /// In a thread of [`Self::pollers`], `poll` polls the device's queue for a while, or does
-    /// nothing, and does not change whether it is armed. `serve` polls it until it is empty, and
-    /// arms it. Both put completions into the ring. Other threads have no `serve`.
+    /// nothing, and does not change whether it is armed. It returns how many entries are unread if
+    /// it has seen that there are `min`: a call that came meanwhile is left to [`Pollers::end`].
+    /// `serve` polls the queue until it is empty, and arms it. Both put completions into the ring.
+    /// Other threads have no `serve`.
     ///
     /// Fails with [`Failure::TimedOut`] when the time runs out, with [`Failure::Interrupted`] when
     /// a signal arrives, with [`Failure::QueueFailed`] when the device's queue has failed, and with
@@ -364,11 +366,13 @@ pub trait CqRing: Sized {
         &self,
         min: u32,
         left_ns: impl Fn() -> u64,
-        poll: impl Fn(),
+        poll: impl Fn() -> Result<Option<u32>, Self::Error>,
         serve: Option<impl Fn()>,
     ) -> Result<u32, Self::Error> {
         loop {
-            poll();
+            if let Some(unread) = poll()? {
+                return Ok(unread);
+            }
             // Before the look at the calls and the ring: a wake-up after that look ends the sleep.
             let seen = self.wakeups();
             if let Some(serve) = &serve {

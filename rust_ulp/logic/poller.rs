@@ -125,8 +125,8 @@ impl<S: SharedState> Pollers<S> {
         }
     }
 
-    /// Removes the calling thread. Returns whether there is a call, which it takes: it must poll
-    /// once more.
+    /// Removes the calling thread. Returns whether there is a call, which it takes: it must arm
+    /// the queue, and poll what came before that.
     pub fn end(&self) -> bool {
         self.update(|state| Some(state.saturating_sub(THREAD) & !(CALLED | LATE | ABSENT)))
             .is_some_and(|before| before & CALLED != 0)

@@ -337,7 +337,7 @@ impl Ring {
     /// [`etime`] when the time runs out, [`EINTR`] when a signal comes, [`EIO`] when the device's
     /// queue has failed, and the error that [`Self::close`] was told.
     pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result<u32> {
-        self.wait_until(min, || deadline.left_ns(), || (), None::<fn()>)
+        self.wait_until(min, || deadline.left_ns(), || Ok(None), None::<fn()>)
     }
 
     fn count_wakeup(&self) {
@@ -368,23 +368,33 @@ impl Ring {
     }
 
     /// Polls the device's queue `cq` for `busy_poll_us`, and no longer than the caller has a reason
-    /// to wait for `min` entries. Sleeps: other tasks run in between.
+    /// to wait for `min` entries. Returns how many are unread if there are `min`; fails as
+    /// [`Self::wait`] does, but for the time. Sleeps: other tasks run in between.
     ///
     /// The limit of a CPU cgroup holds: the scheduler throttles a task at its return to user space
     /// only, until the quota has paid for what it used
     /// (kernel/sched/fair.c:task_throttle_setup_work()).
-    fn busy_poll(&self, min: u32, deadline: &Deadline, cq: &rdma::cq::Cq) {
-        if self.busy_poll_us == 0 {
-            return;
+    fn busy_poll(&self, min: u32, deadline: &Deadline, cq: &rdma::cq::Cq) -> Result<Option<u32>> {
+        if self.busy_poll_us == 0 || min == 0 {
+            return Ok(None);
         }
-        let longest = u64::from(self.busy_poll_us).saturating_mul(1000);
-        let end = now_ns().saturating_add(longest.min(deadline.left_ns()));
-        while matches!(self.try_wait(min), Ok(None)) {
-            if now_ns() >= end || kernel::current!().signal_pending() {
-                return;
-            }
+        // Read when the first poll has found too little: a fast device needs no clock.
+        let mut end = None;
+        loop {
             self.pollers.stay();
-            if !cq.process() {
+            let any = cq.process();
+            if let Some(unread) = self.try_wait(min)? {
+                return Ok(Some(unread));
+            }
+            let now = now_ns();
+            let end = *end.get_or_insert_with(|| {
+                let longest = u64::from(self.busy_poll_us).saturating_mul(1000);
+                now.saturating_add(longest.min(deadline.left_ns()))
+            });
+            if now >= end || kernel::current!().signal_pending() {
+                return Ok(None);
+            }
+            if !any {
                 task::relax();
             }
         }
@@ -402,10 +412,9 @@ pub(super) struct Serving<'a> {
 impl Serving<'_> {
     /// Waits as [`Ring::wait`] does. Sleeps.
     pub(super) fn wait(&self, min: u32, deadline: &Deadline) -> Result<u32> {
-        let poll = || {
-            if self.is_first {
-                self.ring.busy_poll(min, deadline, self.cq);
-            }
+        let poll = || match self.is_first {
+            true => self.ring.busy_poll(min, deadline, self.cq),
+            false => Ok(None),
         };
         let serve = Some(|| self.cq.serve());
         (self.ring).wait_until(min, || deadline.left_ns(), poll, serve)
@@ -416,7 +425,7 @@ impl Drop for Serving<'_> {
     /// Sleeps.
     fn drop(&mut self) {
         if self.ring.pollers.end() {
-            self.cq.serve();
+            self.cq.arm();
         }
     }
 }

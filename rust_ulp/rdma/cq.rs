@@ -311,6 +311,17 @@ impl Context {
         }
     }
 
+    /// Arms the queue, and does what [`Self::serve`] does if it has completions by then. Sleeps.
+    fn arm(&self, budget: c_int) {
+        let polling = self.polling.lock();
+        // SAFETY: By the type invariant.
+        let missed = unsafe { bindings::rust_ulp_h_arm_cq(self.ptr.as_ptr()) };
+        drop(polling);
+        if missed {
+            self.serve(budget);
+        }
+    }
+
     /// Handles at most `budget` completions. Returns whether the queue is empty, and armed.
     ///
     /// # Safety
@@ -455,6 +466,14 @@ impl Cq {
     pub(crate) fn serve(&self) {
         if self.context.poll_context == PollContext::Workqueue {
             self.context.serve(SERVE_BUDGET);
+        }
+    }
+
+    /// Does what [`Self::serve`] does, but arms the queue first, and polls only if the driver then
+    /// reports completions. Sleeps. For a thread that stops to wait.
+    pub(crate) fn arm(&self) {
+        if self.context.poll_context == PollContext::Workqueue {
+            self.context.arm(SERVE_BUDGET);
         }
     }
 

@@ -13,6 +13,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{fence, AtomicU32, Ordering};
 use loom::sync::Arc;
 use loom::thread;
+use std::ops::ControlFlow::{Break, Continue};
 use std::ops::{Deref, DerefMut};
 
 /// What a ring lacks.
@@ -39,6 +40,8 @@ enum Flaw {
     Called,
     /// The last poll of a thread that ends while it is called.
     LastPoll,
+    /// The poll of a thread that ends while it is called, and whose arming finds completions.
+    Missed,
     /// The lock of those that poll the device's queue.
     Order,
     /// The worker in place of a thread that was called.
@@ -329,7 +332,7 @@ impl Ring {
     }
 
     fn wait(&self, min: u32) -> Result<(), Failure> {
-        self.wait_until(min, || u64::MAX, || (), None::<fn()>)
+        self.wait_until(min, || u64::MAX, || Ok(None), None::<fn()>)
             .map(drop)
     }
 
@@ -338,15 +341,22 @@ impl Ring {
     fn wait_serving(&self, min: u32, device: &DeviceQueue, is_busy: bool) -> Result<(), Failure> {
         let is_first = self.pollers.begin();
         let poll = || {
-            if is_busy && is_first {
-                device.process(self);
+            if !is_busy || !is_first {
+                return Ok(None);
+            }
+            device.process(self);
+            // As `try_wait` of object/ring.rs.
+            match self.before_sleep(min, &|| 0) {
+                Ok(Break(unread)) => Ok(Some(unread)),
+                Ok(Continue(_)) | Err(Failure::TimedOut) => Ok(None),
+                Err(why) => Err(why),
             }
         };
         let result = self
             .wait_until(min, || u64::MAX, poll, Some(|| device.serve(self)))
             .map(drop);
         if self.pollers.end() && self.flaw != Flaw::LastPoll {
-            device.serve(self);
+            device.arm(self);
         }
         result
     }
@@ -395,6 +405,17 @@ impl DeviceQueue {
     fn process(&self, ring: &Ring) {
         let _polling = self.polling.lock().unwrap();
         self.poll(ring);
+    }
+
+    /// Arms the queue, and handles what is completed by then: as `Context::arm` of rdma/cq.rs.
+    fn arm(&self, ring: &Ring) {
+        let polling = self.polling.lock().unwrap();
+        self.armed.swap(1, Ordering::SeqCst);
+        let missed = self.made.load(Ordering::SeqCst) != self.handled.load(Ordering::SeqCst);
+        drop(polling);
+        if missed && ring.flaw != Flaw::Missed {
+            self.serve(ring);
+        }
     }
 
     /// Handles what is completed, and arms the queue: as `Context::serve` of rdma/cq.rs.
@@ -694,13 +715,14 @@ fn fails_while_served() {
     });
 }
 
-const SCENARIOS: [(&str, fn()); 28] = [
+const SCENARIOS: [(&str, fn()); 29] = [
     ("serves", || serves_and_takes(2, false, Flaw::Nothing)),
     ("serves busily", || serves_and_takes(2, true, Flaw::Nothing)),
     ("serves another", || serves_another(Flaw::Nothing)),
     ("without call", || serves_and_takes(2, false, Flaw::Called)),
     ("called unseen", || serves_and_takes(1, false, Flaw::Seen)),
     ("without last poll", || serves_another(Flaw::LastPoll)),
+    ("without missed", || serves_another(Flaw::Missed)),
     ("serves an idle one", serves_one_that_does_not_poll),
     ("relieved", || is_relieved(Flaw::Nothing)),
     ("without relief", || is_relieved(Flaw::Relief)),
@@ -797,6 +819,7 @@ fn a_waiter_that_ends_leaves_no_call() {
     passes("serves another");
     passes("serves an idle one");
     hangs("without last poll");
+    hangs("without missed");
 }
 
 #[test]
