@@ -87,8 +87,16 @@ impl<T: Plain> Arg<T> {
     /// - [`EFAULT`] when it cannot be read.
     pub(crate) fn read(ptr: usize, min: u32) -> Result<Self> {
         let ptr = UserPtr::from_addr(ptr);
+        let mut value = T::default();
+        let bytes = value.as_bytes_mut();
+        // One copy of what every version has. Where it fails, the size may still be there, and wrong.
+        let (first, more) = bytes.split_at_mut_checked(min as usize).ok_or(EINVAL)?;
+        let head = UserSlice::new(ptr, first.len()).reader().read_slice(first);
         let mut word = [0u8; 4];
-        UserSlice::new(ptr, 4).reader().read_slice(&mut word)?;
+        match head {
+            Ok(()) => word.copy_from_slice(first.get(..4).ok_or(EINVAL)?),
+            Err(_) => UserSlice::new(ptr, 4).reader().read_slice(&mut word)?,
+        }
         let size = u32::from_ne_bytes(word);
         if size < min {
             return Err(EINVAL);
@@ -97,14 +105,14 @@ impl<T: Plain> Arg<T> {
         if size > MAX_SIZE {
             return Err(E2BIG);
         }
-
-        let mut value = T::default();
-        let bytes = value.as_bytes_mut();
-        let known = size.min(bytes.len());
+        head?;
+        let known = size.min(core::mem::size_of::<T>());
         let mut reader = UserSlice::new(ptr, size).reader();
-        reader.read_slice(bytes.get_mut(..known).ok_or(EINVAL)?)?;
-        // The size that was checked, not the one that user space may have written since.
-        bytes.get_mut(..4).ok_or(EINVAL)?.copy_from_slice(&word);
+        reader.skip(first.len())?;
+        let len = more.len().min(reader.len());
+        if len > 0 {
+            reader.read_slice(more.get_mut(..len).ok_or(EINVAL)?)?;
+        }
 
         let mut rest = [0u8; 64];
         while !reader.is_empty() {
