@@ -28,7 +28,7 @@ from lifetime import ended, in_background
 from memory import bound, endings
 from ops import elements, qp_like
 from personality import PERSONALITIES
-from ulp import N, End, Qp, S, Srq, UserBuffer, adapter, error_of, pattern
+from ulp import N, S, End, Qp, Srq, UserBuffer, adapter, error_of, pattern
 from uring import Batches
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
