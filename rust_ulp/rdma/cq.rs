@@ -138,6 +138,8 @@ struct Context {
     poll_context: PollContext,
     /// Whether the handler is called.
     is_open: AtomicFlag,
+    /// Whether the last poll has left nothing in the queue.
+    was_emptied: AtomicFlag,
     /// Serializes the threads and the worker that poll, so that completions are handled in order.
     /// While it is held by others, no handler runs. Taken after `draining` and `Srq::joining`. Not
     /// taken by softirqs.
@@ -179,6 +181,7 @@ impl Context {
                 handler,
                 poll_context,
                 is_open: AtomicFlag::new(true),
+                was_emptied: AtomicFlag::new(true),
                 polling <- new_mutex!((), "rdma::Cq::polling"),
                 work <- Opaque::ffi_init(|work| {
                     // SAFETY: `work` is memory for a work item, which is pinned from here on.
@@ -311,13 +314,17 @@ impl Context {
         }
     }
 
-    /// Arms the queue, and does what [`Self::serve`] does if it has completions by then. Sleeps.
+    /// Arms the queue, and does what [`Self::serve`] does if it may have completions. Sleeps.
+    ///
+    /// A driver need only report what came since the last poll, see `ib_req_notify_cq()`
+    /// (include/rdma/ib_verbs.h).
     fn arm(&self, budget: c_int) {
         let polling = self.polling.lock();
-        // SAFETY: By the type invariant.
-        let missed = unsafe { bindings::rust_ulp_h_arm_cq(self.ptr.as_ptr()) };
+        let is_done = self.was_emptied.load(Relaxed)
+            // SAFETY: By the type invariant.
+            && !unsafe { bindings::rust_ulp_h_arm_cq(self.ptr.as_ptr()) };
         drop(polling);
-        if missed {
+        if !is_done {
             self.serve(budget);
         }
     }
@@ -349,7 +356,9 @@ impl Context {
     /// Nobody else polls the queue.
     unsafe fn poll(&self, budget: c_int) -> c_int {
         // SAFETY: By the type invariant and the requirement.
-        unsafe { bindings::ib_process_cq_direct(self.ptr.as_ptr(), budget) }
+        let done = unsafe { bindings::ib_process_cq_direct(self.ptr.as_ptr(), budget) };
+        self.was_emptied.store(done < budget, Relaxed);
+        done
     }
 }
 
