@@ -608,7 +608,13 @@ impl Drop for Memory {
         // Refused before, or now: the device may use the memory.
         let _ = self.revoke();
         self.mapping.leaked = match &self.region {
-            Some(region) => region.state.load(Acquire) != state::GONE,
+            Some(region) => {
+                let state = region.state.load(Acquire);
+                if state == state::LIVE {
+                    self.pd.keep();
+                }
+                state != state::GONE
+            }
             // A queue that the device has not given up may still use it, and nothing revokes the key
             // of the domain.
             None => self.pd.is_leaked(),

@@ -42,6 +42,8 @@ pub(crate) struct Pd {
     /// Whether a queue of the domain was leaked: the domain is, too, and the memory that is used by
     /// its key.
     leaked: AtomicFlag,
+    /// Whether a key of the domain stays valid: the domain is leaked, but no memory with it.
+    kept: AtomicFlag,
     device: ARef<Device>,
 }
 
@@ -61,6 +63,7 @@ impl Pd {
         let pd = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             leaked: AtomicFlag::new(false),
+            kept: AtomicFlag::new(false),
             device: device.into(),
         };
         Ok(Arc::new(pd, GFP_KERNEL_ACCOUNT)?)
@@ -81,6 +84,13 @@ impl Pd {
     /// Has the domain outlive this value: a driver did not destroy a queue that belongs to it.
     pub(super) fn leak(&self) {
         self.leaked.store(true, Relaxed);
+    }
+
+    /// Has the domain outlive this value: a key stays valid that the driver did not revoke. Most
+    /// drivers deallocate such a domain (drivers/infiniband/hw/irdma/verbs.c:irdma_dealloc_pd), and
+    /// the next one that gets its number would have that key.
+    pub(super) fn keep(&self) {
+        self.kept.store(true, Relaxed);
     }
 
     /// Returns whether [`Self::leak`] was called.
@@ -117,7 +127,7 @@ impl Pd {
 impl Drop for Pd {
     fn drop(&mut self) {
         fault::step();
-        if self.is_leaked() {
+        if self.is_leaked() || self.kept.load(Relaxed) {
             return;
         }
         // SAFETY: Owned. Every object of the domain held a reference to this value.

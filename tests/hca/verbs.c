@@ -777,20 +777,32 @@ static int inline_data(struct hca_qp *qp, struct hca_wqe *wqe,
 	return 0;
 }
 
-/* Whether a driver has the request; those that say so in the log expect none of the others. */
-static bool has_opcode(struct hca *hca, enum ib_wr_opcode opcode)
+/* Whether a driver takes the request; those that say so in the log expect none of the others. */
+static bool takes(struct hca *hca, const struct ib_send_wr *wr)
 {
-	bool has = true;
+	bool takes = true;
 
-	if (opcode == IB_WR_ATOMIC_CMP_AND_SWP ||
-	    opcode == IB_WR_ATOMIC_FETCH_AND_ADD)
-		has = !hca->rules->refuses_atomics;
-	if (opcode == IB_WR_LOCAL_INV)
-		has = !hca->rules->no_local_inv;
-	if (!has)
-		hca_broken(hca, "a request of type %u, which the driver lacks",
-			   opcode);
-	return has;
+	switch (wr->opcode) {
+	case IB_WR_RDMA_READ:
+		/* hw/erdma/erdma_qp.c:erdma_push_one_sqe */
+		takes = wr->num_sge <= hca->rules->max_sge_rd;
+		break;
+	case IB_WR_ATOMIC_CMP_AND_SWP:
+	case IB_WR_ATOMIC_FETCH_AND_ADD:
+		/* irdma_post_send() passes the address of the first element, and no length. */
+		takes = !hca->rules->refuses_atomics && wr->num_sge == 1 &&
+			wr->sg_list->length == 8;
+		break;
+	case IB_WR_LOCAL_INV:
+		takes = !hca->rules->no_local_inv;
+		break;
+	default:
+		break;
+	}
+	if (!takes)
+		hca_broken(hca, "a request of type %u with %d elements",
+			   wr->opcode, wr->num_sge);
+	return takes;
 }
 
 static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
@@ -802,7 +814,7 @@ static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 
 	if (wr->num_sge > qp->sq.max_sge)
 		return -EINVAL;
-	if (!has_opcode(to_hca(qp->ib.device), wr->opcode))
+	if (!takes(to_hca(qp->ib.device), wr))
 		return -EOPNOTSUPP;
 	wqe->wr_id = wr->wr_id;
 	wqe->opcode = wr->opcode;
@@ -813,27 +825,14 @@ static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 	for (i = 0; i < wr->num_sge; i++)
 		wqe->length += wr->sg_list[i].length;
 	switch (wr->opcode) {
-	case IB_WR_RDMA_READ:
-		/* hw/erdma/erdma_qp.c:erdma_push_one_sqe refuses it. */
-		if (wr->num_sge > to_hca(qp->ib.device)->rules->max_sge_rd) {
-			hca_broken(to_hca(qp->ib.device),
-				   "a read of %d elements", wr->num_sge);
-			return -EINVAL;
-		}
-		fallthrough;
 	case IB_WR_RDMA_WRITE:
 	case IB_WR_RDMA_WRITE_WITH_IMM:
+	case IB_WR_RDMA_READ:
 		wqe->rdma.addr = rdma_wr(wr)->remote_addr;
 		wqe->rdma.rkey = rdma_wr(wr)->rkey;
 		break;
 	case IB_WR_ATOMIC_CMP_AND_SWP:
 	case IB_WR_ATOMIC_FETCH_AND_ADD:
-		/* irdma_post_send() passes the address of the first element, and no length. */
-		if (wr->num_sge != 1 || wr->sg_list->length != 8) {
-			hca_broken(to_hca(qp->ib.device),
-				   "an atomic of %d elements", wr->num_sge);
-			return -EINVAL;
-		}
 		wqe->rdma.addr = atomic_wr(wr)->remote_addr;
 		wqe->rdma.rkey = atomic_wr(wr)->rkey;
 		wqe->rdma.compare = atomic_wr(wr)->compare_add;
@@ -934,7 +933,14 @@ static int alloc_pd(struct ib_pd *pd, struct ib_udata *udata)
 
 static int dealloc_pd(struct ib_pd *pd, struct ib_udata *udata)
 {
-	return hca_command(to_hca(pd->device), "dealloc_pd");
+	struct hca *hca = to_hca(pd->device);
+	struct hca_mr *mr;
+	unsigned long key;
+
+	xa_for_each(&hca->mrs, key, mr)
+		if (mr->ib.pd == pd && READ_ONCE(mr->valid))
+			hca_broken(hca, "a domain with a valid key goes");
+	return hca_command(hca, "dealloc_pd");
 }
 
 static int create_ah(struct ib_ah *ib, struct rdma_ah_init_attr *init,

@@ -3,7 +3,7 @@
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
     hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|reads|most|events|landing|connect|unusable|srq|
-        interrupts|contexts|delayed|undrained|worker|late|halfway|dereg|unrevoked|leaked|flushed|undestroyed|silent|
+        interrupts|contexts|delayed|undrained|worker|late|halfway|dereg|unrevoked|kept|leaked|flushed|undestroyed|silent|
         refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
@@ -668,6 +668,17 @@ def test_unrevoked(r):
     r.equal("... its key lets nothing in", write(grant, grant.rkey), (REFUSED, False))
     a.close()
     b.close()
+
+
+def test_kept(r):
+    """A key that the driver never revokes: nobody gets the number of its domain."""
+    a, b = two()
+    asked = adapter_says("broken_rules")
+    adapter(fail_name="dereg_mr", fail_command=(1 << 32) - 1)
+    b.close()
+    r.equal("a file with such a key is closed: its domain stays", adapter_says("broken_rules"), asked)
+    adapter(fail_command=0, fail_name="")
+    a.close()
 
 
 def test_leaked(r):
