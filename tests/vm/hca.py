@@ -341,7 +341,7 @@ def test_reads(r):
     said = error_of(qp.connect, qp.num, a.file.gid().gid, 0, 0, mtu=4)
     r.equal("QP_MODIFY with a path MTU of 2048 on a port whose MTU is 1024: ERANGE", said, "ERANGE")
     a.close()
-    a, b = End("h1", "hca1"), End("h2", "hca2")
+    a, b = End("h1", "hca1"), End("h2", "hca2", access=ALL)
     qp_like(a, max_send_sge=2)
     a.connect(b)
     b.connect(a)
