@@ -430,8 +430,6 @@ static int hca_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		goto dealloc;
 
 	ib_set_device_ops(&hca->ib, &hca_ops);
-	if (hca->rules->ops)
-		ib_set_device_ops(&hca->ib, hca->rules->ops);
 	hca->ib.ops.driver_id = hca->rules->driver;
 	hca->ib.dev.parent = &pdev->dev;
 	hca->ib.node_type = hca_is_iwarp(hca) ? RDMA_NODE_RNIC :

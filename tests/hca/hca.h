@@ -36,8 +36,6 @@ enum { HCA_HARDIRQ = 1, HCA_SOFTIRQ, HCA_THREAD };
 /* The rules of a personality. */
 struct hca_rules {
 	const char *name;
-	/* Besides those that all adapters have; may be NULL. */
-	const struct ib_device_ops *ops;
 	enum rdma_driver_id driver;
 	u32 core_cap;
 	/* How many ports, and which of them is down. */

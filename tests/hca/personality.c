@@ -28,23 +28,6 @@ MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
 
 #define DRIVER(of, number) PLAIN, .name = of, .driver = RDMA_DRIVER_##number
 
-/* hw/cxgb4/provider.c:c4iw_query_gid */
-static int iwarp_query_gid(struct ib_device *ib, u32 port, int index,
-			   union ib_gid *gid)
-{
-	memset(gid, 0, sizeof(*gid));
-	memcpy(gid->raw, to_hca(ib)->netdev->dev_addr, ETH_ALEN);
-	return 0;
-}
-
-static const struct ib_device_ops iwarp_ops = {
-	.query_gid = iwarp_query_gid,
-};
-
-static const struct ib_device_ops ib_ops = {
-	.query_gid = hca_query_gid,
-};
-
 static const struct hca_rules all_rules[] = {
 	{ PLAIN, .name = "plain" },
 	{
@@ -167,7 +150,6 @@ static const struct hca_rules all_rules[] = {
 	{
 		PLAIN,
 		.name = "ib",
-		.ops = &ib_ops,
 		/* Without the management agents: no subnet manager is there. */
 		.core_cap = RDMA_CORE_CAP_PROT_IB,
 		.ports = 2,
@@ -178,7 +160,6 @@ static const struct hca_rules all_rules[] = {
 	{
 		PLAIN,
 		.name = "opa",
-		.ops = &ib_ops,
 		.driver = RDMA_DRIVER_HFI1,
 		/* hw/hfi1/verbs.c:hfi1_register_ib_device */
 		.core_cap = RDMA_CORE_CAP_PROT_IB | RDMA_CORE_CAP_OPA_AH,
@@ -194,7 +175,6 @@ static const struct hca_rules all_rules[] = {
 		PLAIN,
 		/* It only says that it is iWARP. It has no connection manager. */
 		.name = "iwarp",
-		.ops = &iwarp_ops,
 		.core_cap = RDMA_CORE_CAP_PROT_IWARP,
 	},
 	{
@@ -245,15 +225,19 @@ u32 hca_lid(struct hca *hca, u32 port)
 	return hca->rules->lid + 16 * hca->number + port;
 }
 
+/* Of a port whose GIDs the core does not make. */
 int hca_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid)
 {
 	struct hca *hca = to_hca(ib);
 
 	memset(gid, 0, sizeof(*gid));
-	if (index)
-		return 0;
-	gid->global.subnet_prefix = cpu_to_be64(0xfe80ULL << 48);
-	gid->global.interface_id = cpu_to_be64(hca_lid(hca, port));
+	if (hca->netdev) {
+		/* hw/cxgb4/provider.c:c4iw_query_gid */
+		memcpy(gid->raw, hca->netdev->dev_addr, ETH_ALEN);
+	} else if (!index) {
+		gid->global.subnet_prefix = cpu_to_be64(0xfe80ULL << 48);
+		gid->global.interface_id = cpu_to_be64(hca_lid(hca, port));
+	}
 	return 0;
 }
 

@@ -418,11 +418,17 @@ static void qp_event(struct irq_work *irq)
 	}
 }
 
+/* In an internal error some drivers refuse requests, and raise no events. */
+static bool refuses(struct ib_device *ib)
+{
+	struct hca *hca = to_hca(ib);
+
+	return READ_ONCE(hca->error) && hca->rules->refuses_in_error;
+}
+
 void hca_qp_event(struct hca_qp *qp, enum ib_event_type type)
 {
-	struct hca *hca = to_hca(qp->ib.device);
-
-	if (READ_ONCE(hca->error) && hca->rules->refuses_in_error)
+	if (refuses(qp->ib.device))
 		return;
 	set_bit(type, &qp->events);
 	irq_work_queue(&qp->event);
@@ -667,8 +673,11 @@ static void take_attributes(struct hca_qp *qp, const struct ib_qp_attr *attr,
 		to->qkey = attr->qkey;
 	if (mask & IB_QP_ACCESS_FLAGS)
 		to->qp_access_flags = attr->qp_access_flags;
-	if (mask & IB_QP_AV)
+	if (mask & IB_QP_AV) {
 		to->ah_attr = attr->ah_attr;
+		to->ah_attr.grh.sgid_attr = NULL;
+		qp->dest = find_path(qp, &attr->ah_attr);
+	}
 	if (mask & IB_QP_PATH_MTU)
 		to->path_mtu = attr->path_mtu;
 	if (mask & IB_QP_TIMEOUT)
@@ -685,10 +694,6 @@ static void take_attributes(struct hca_qp *qp, const struct ib_qp_attr *attr,
 		to->min_rnr_timer = attr->min_rnr_timer;
 	if (mask & IB_QP_DEST_QPN)
 		to->dest_qp_num = attr->dest_qp_num;
-	if (mask & IB_QP_AV) {
-		to->ah_attr.grh.sgid_attr = NULL;
-		qp->dest = find_path(qp, &attr->ah_attr);
-	}
 	if (mask & IB_QP_RQ_PSN)
 		qp->recv_psn = attr->rq_psn;
 	if (mask & IB_QP_SQ_PSN)
@@ -867,14 +872,6 @@ static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 		return inline_data(qp, wqe, wr);
 	memcpy(wqe->sge, wr->sg_list, wr->num_sge * sizeof(*wqe->sge));
 	return 0;
-}
-
-/* In an internal error some drivers refuse requests. */
-static bool refuses(struct ib_device *ib)
-{
-	struct hca *hca = to_hca(ib);
-
-	return READ_ONCE(hca->error) && hca->rules->refuses_in_error;
 }
 
 static int post_send(struct ib_qp *ib, const struct ib_send_wr *wr,
@@ -1116,6 +1113,7 @@ const struct ib_device_ops hca_ops = {
 	.post_send = post_send,
 	.post_srq_recv = post_srq_recv,
 	.query_device = query_device,
+	.query_gid = hca_query_gid,
 	.query_pkey = query_pkey,
 	.query_port = query_port,
 	.query_qp = query_qp,
