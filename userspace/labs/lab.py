@@ -15,6 +15,8 @@ import mmap
 import os
 import random
 import re
+import select
+import signal
 import socket
 import struct
 import subprocess
@@ -163,6 +165,56 @@ class Program:
         self.process.wait()
 
 
+class Traced:
+    """The program, traced: it runs from system call to system call, and can be stopped behind one."""
+
+    SYSCALL, DETACH, SEIZE, INTERRUPT, WALL = 24, 17, 0x4206, 0x4207, 0x40000000
+
+    def __init__(self, program):
+        self.program, self.libc = program, ctypes.CDLL(None, use_errno=True)
+        self.libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+        self._do(self.SEIZE)
+        # The signal that it gets when it goes on; None when it has ended.
+        self.signal = self._wait(lambda: True)
+
+    def _do(self, request, data=0):
+        if self.libc.ptrace(request, self.program.pid, None, data):
+            raise OSError(ctypes.get_errno(), f"ptrace {request:#x}")
+
+    def _wait(self, interrupts):
+        limit, asked = Limit(6), False
+        while not limit.over():
+            pid, status = os.waitpid(self.program.pid, self.WALL | os.WNOHANG)
+            if pid and not os.WIFSTOPPED(status):
+                self.program.process.returncode = os.waitstatus_to_exitcode(status)
+                return None
+            if pid:
+                number = os.WSTOPSIG(status)
+                return 0 if number == signal.SIGTRAP or status >> 16 else number
+            if not asked and interrupts():
+                asked = True
+                self._do(self.INTERRUPT)
+            time.sleep(0.0005)
+        raise RuntimeError("the program cannot be stopped")
+
+    def run_until(self, condition, pause=0.0):
+        """Lets it run until the condition holds, which gets `pause` seconds after each system call, or it ends."""
+        limit = Limit(3)
+        while self.signal is not None:
+            end = time.monotonic() + pause
+            while not (holds := condition()) and time.monotonic() < end:
+                time.sleep(0.0005)
+            if holds or limit.over():
+                return
+            self._do(self.SYSCALL, self.signal)
+            self.signal = self._wait(lambda: condition() or limit.over())
+
+    def end(self):
+        """Lets it run on, not traced any more."""
+        if self.signal is not None:
+            self._do(self.DETACH, self.signal)
+
+
 class Wire:
     """The exchange: a TCP connection on which each end sends lines of `name=value`."""
 
@@ -202,6 +254,12 @@ class Wire:
             data = b""
         self.rest += data
         return data or b"\n" in self.rest or "closed"
+
+    def has_line(self):
+        """Whether the next line is there."""
+        if b"\n" not in self.rest and select.select([self.socket], [], [], 0)[0]:
+            self._more()
+        return b"\n" in self.rest
 
     def line(self, count=3):
         """The next line; None when the program has closed the connection."""
