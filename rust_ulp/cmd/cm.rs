@@ -193,9 +193,11 @@ pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
 /// Takes the oldest request of a listener.
 pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<u32> {
     let deadline = Deadline::new(value.timeout_ns);
-    let listener = ctx.file.table().read().listener(value.listener)?.clone();
-    let backlog = listener.backlog().clone();
-    drop(listener);
+    // No reference to the listener: the last one ends it.
+    let backlog = (ctx.file.table().read())
+        .listener(value.listener)?
+        .backlog()
+        .clone();
     let taken = backlog.take(&deadline);
     value.timeout_ns = deadline.rest();
     let connection = taken?;
@@ -317,21 +319,26 @@ pub(super) fn disconnect(ctx: &Ctx<'_>, value: &abi::Disconnect) -> Result {
 
 /// Describes a listener, a request or a connection.
 pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::ConnQuery) -> Result {
-    let object = ctx.file.table().read().get(value.conn)?.clone();
     let mut now = abi::ConnQuery {
         size: value.size,
         conn: value.conn,
         ..Default::default()
     };
-    match &object {
+    let table = ctx.file.table().read();
+    match table.get(value.conn)? {
         Object::Listener(listener) => {
+            // As in `get_request`.
+            let (addr, backlog) = (listener.addr(), listener.backlog().clone());
+            drop(table);
             now.state = abi::CONN_LISTENING;
-            now.local = raw_address(Some(listener.addr()));
-            now.user_data = listener.backlog().user_data();
-            now.backlog = listener.backlog().limit();
-            (now.waiting, now.rejected) = listener.backlog().usage();
+            now.local = raw_address(Some(addr));
+            now.user_data = backlog.user_data();
+            now.backlog = backlog.limit();
+            (now.waiting, now.rejected) = backlog.usage();
         }
         Object::Connection(connection) => {
+            let connection = connection.clone();
+            drop(table);
             let outcome;
             (now.state, now.qp, outcome) = connection.look();
             now.local = raw_address(outcome.local);
