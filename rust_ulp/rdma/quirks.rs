@@ -32,6 +32,9 @@ pub(super) enum Rule {
     /// peer that is being written there, or the driver reports success although its adapter failed
     /// to revoke the key. On other drivers, deregistering alone revokes a key, or fails.
     InvalidateFirst,
+    /// The driver reports success although its adapter failed to revoke the key, and has no
+    /// `IB_WR_LOCAL_INV`: the module cannot know that a peer still has access.
+    HidesFailure,
     /// The driver raises `IB_EVENT_QP_LAST_WQE_REACHED`.
     LastWqe,
     /// The driver takes the receives of a shared receive queue in the order of their posting. Others
@@ -111,6 +114,9 @@ const QUIRKS: &[Quirk] = &[
     // The responder holds the region until the message ends. After 50 s the region is freed all the
     // same.
     row(bindings::RDMA_DRIVER_RXE,        Rule::InvalidateFirst, "sw/rxe/rxe_pool.c:__rxe_cleanup",               "-"),
+
+    // It frees the region when DESTROY_MPT fails, as when a mailbox times out, and only warns.
+    row(bindings::RDMA_DRIVER_HNS,        Rule::HidesFailure,    "hw/hns/hns_roce_mr.c:hns_roce_mr_free",         "-"),
 
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::LastWqe,         "hw/bnxt_re/main.c:bnxt_re_handle_qp_async_event", "bnxt"),
     row(bindings::RDMA_DRIVER_HFI1,       Rule::LastWqe,         "sw/rdmavt/qp.c:rvt_qp_mr_clean",                "opa"),

@@ -1049,7 +1049,7 @@ struct rust_ulp_wr_ud {
 /*
  * Describes a work request. With more than one element, @sge.offset is the address of an array of
  * @num_sge struct rust_ulp_sge, and @sge.buffer and @sge.length are 0. The end of @timeout_ns is
- * rounded up to a multiple of 2^20 ns; the kernel cancels up to 64 requests of a queue in each.
+ * rounded up to a multiple of 2^20 ns.
  */
 struct rust_ulp_wr {
 	__aligned_u64 user_data;	/* [in; any] copied to the completion */
