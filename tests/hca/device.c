@@ -49,8 +49,9 @@ PARAM(lose_interrupt, uint, 0644, "the n-th interrupt is lost, 0 for none");
 PARAM(refuse_send, uint, 0644, "the n-th send is refused, 0 for none");
 
 unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
-unsigned int hca_fail_halfway;
+unsigned int hca_fail_halfway, hca_lose_register;
 PARAM(fail_halfway, uint, 0644, "the n-th modified QP fails afterwards");
+PARAM(lose_register, uint, 0644, "the next n REG_MR are never carried out");
 PARAM(flush_register, uint, 0644, "the next n REG_MR fail their queue pair");
 PARAM(poll_ms, uint, 0644, "milliseconds that a worker keeps completions");
 PARAM(deaf, uint, 0644, "the adapter, 1 or 2, that receives nothing");

@@ -63,6 +63,8 @@ struct hca_rules {
 	int more_access;
 	/* All of a Write but its last HCA_PROMPT bytes lands late, but before it completes. */
 	bool relaxed;
+	/* A key that was freed is the next one that it gives. */
+	bool reuses_keys;
 	/* REG_MR ignores the size of a page: the adapter takes each for one of PAGE_SIZE. */
 	bool fixed_page_size;
 	/* Bytes of a send queue entry beside its memory, and the limits of an entry and a queue. */
@@ -283,7 +285,7 @@ extern unsigned int hca_dma_faults, hca_broken_rules, hca_fail_command;
 extern unsigned int hca_completion_us, hca_context, hca_handler_cpu;
 extern unsigned int hca_interrupt_ms, hca_lose_interrupt, hca_refuse_send;
 extern unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
-extern unsigned int hca_fail_halfway;
+extern unsigned int hca_fail_halfway, hca_lose_register;
 extern bool hca_stopped, hca_late_receive, hca_pause_storm, hca_hold_writes;
 unsigned int hca_count_down(unsigned int *left);
 int hca_command(struct hca *hca, const char *name);

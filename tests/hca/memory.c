@@ -43,6 +43,8 @@ static struct hca_mr *new_mr(struct ib_pd *pd, u32 max_pages)
 			return ERR_PTR(-ENOMEM);
 		}
 	}
+	if (hca->rules->reuses_keys)
+		hca->next_mr = 0;
 	err = xa_alloc_cyclic_irq(&hca->mrs, &index, mr,
 				  XA_LIMIT(HCA_FIRST_MR, (1 << 24) - 1),
 				  &hca->next_mr, GFP_KERNEL);

@@ -90,6 +90,8 @@ static const struct hca_rules all_rules[] = {
 		 */
 		.max_pages = 16383,
 		.good_pages = 8192,
+		/* net/ethernet/qlogic/qed/qed_rdma.c:qed_rdma_bmap_alloc_id */
+		.reuses_keys = true,
 	},
 	{
 		DRIVER("bnxt", BNXT_RE),
@@ -132,6 +134,8 @@ static const struct hca_rules all_rules[] = {
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/hns/hns_roce_hw_v2.c:set_rc_opcode */
 		.no_local_inv = true,
+		/* hw/hns/hns_roce_mr.c:alloc_mr_key */
+		.reuses_keys = true,
 	},
 	{
 		DRIVER("hip08", HNS),

@@ -284,9 +284,7 @@ static int init_wq(struct hca_wq *wq, u32 entries, u32 sge, size_t stride)
 
 static void reset_wq(struct hca_wq *wq)
 {
-	wq->head = 0;
-	wq->tail = 0;
-	wq->done = 0;
+	wq->head = wq->tail = wq->done = 0;
 }
 
 static int post_receives(struct hca_wq *wq, const struct ib_recv_wr *wr,
@@ -496,9 +494,8 @@ static int create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init,
 	err = check_qp(hca, init);
 	if (!err)
 		err = hca_check_sq(hca, cap);
-	if (err)
-		return err;
-	err = hca_command(hca, "create_qp");
+	if (!err)
+		err = hca_command(hca, "create_qp");
 	if (err)
 		return err;
 	refcount_set(&qp->refs, 1);
@@ -594,10 +591,8 @@ static void hold_last_recv(struct hca *hca, struct hca_qp *qp, bool hold)
 		if (hold && sge->lkey == HCA_DMA_LKEY)
 			qp->held[n] = hca_hold(hca, sge->addr);
 		else if (!hold && !hca_let_go(hca, sge->addr, qp->held[n]))
-			hca_broken(
-				hca,
-				"memory of queue pair %u is not there: it was not destroyed",
-				qp->ib.qp_num);
+			hca_broken(hca, "memory of leaked queue pair %u is gone",
+				   qp->ib.qp_num);
 	}
 }
 
@@ -710,21 +705,20 @@ static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 	const struct hca_rules *rules = to_hca(ib->device)->rules;
 	struct hca_qp *qp = to_qp(ib);
 	enum ib_qp_state from, to;
-	int err = -EINVAL;
+	int err;
 
 	guard(mutex)
 		(&qp->command);
 	from = mask & IB_QP_CUR_STATE ? attr->cur_qp_state :
 					READ_ONCE(qp->state);
 	to = mask & IB_QP_STATE ? attr->qp_state : from;
-	if (mask & IB_QP_CUR_STATE && from != READ_ONCE(qp->state))
-		return -EINVAL;
-	if (!ib_modify_qp_is_ok(from, to, ib->qp_type, mask) ||
+	if ((mask & IB_QP_CUR_STATE && from != READ_ONCE(qp->state)) ||
+	    !ib_modify_qp_is_ok(from, to, ib->qp_type, mask) ||
 	    (mask & IB_QP_MAX_QP_RD_ATOMIC &&
 	     attr->max_rd_atomic > rules->max_init_rd_atomic) ||
 	    (mask & IB_QP_MAX_DEST_RD_ATOMIC &&
 	     attr->max_dest_rd_atomic > rules->max_rd_atomic))
-		return err;
+		return -EINVAL;
 	err = hca_command(to_hca(ib->device), "modify_qp");
 	if (err)
 		return err;

@@ -563,6 +563,13 @@ static void run(struct hca_qp *qp, bool in_worker)
 			hca_fail(qp);
 			continue;
 		}
+		if (wqe->opcode == IB_WR_REG_MR &&
+		    hca_count_down(&hca_lose_register)) {
+			/* Until the queue pair changes its state. */
+			scoped_guard(spinlock_irqsave, &qp->lock)
+				qp->stalled = true;
+			continue;
+		}
 		status = execute(qp, wqe, in_worker);
 		if (status == HCA_BUSY)
 			goto worker;
