@@ -121,8 +121,17 @@ impl RemoteKey {
     }
 }
 
-/// Grants by their keys. Every grant in it is registered, so no two have the same key.
+/// Grants by their keys. Every grant in it is registered, so no two have the same key. A grant that
+/// is not in it may have the key of one that is: drivers give a number again at once
+/// (drivers/infiniband/hw/hns/hns_roce_mr.c:alloc_mr_key,
+/// drivers/net/ethernet/qlogic/qed/qed_rdma.c:qed_rdma_bmap_alloc_id).
 type Keys = RBTree<u32, Arc<RemoteKey>>;
+
+/// Returns whether `keys` has `key`, and not another grant with its number.
+fn has(keys: &Keys, key: &RemoteKey) -> bool {
+    let found = keys.get(&key.rkey);
+    found.is_some_and(|found| core::ptr::eq::<RemoteKey>(&**found, key))
+}
 
 /// The grants of a queue pair.
 struct Sets {
@@ -206,10 +215,15 @@ impl QpGrants {
 
     /// Removes a grant, and returns whether it was still there. Sleeps.
     fn remove(&self, key: &RemoteKey) -> bool {
-        let mut keys = self.keys.lock();
-        let node = keys.live.remove_node(&key.rkey);
-        let node = node.or_else(|| keys.ended.remove_node(&key.rkey));
-        drop(keys);
+        let mut sets = self.keys.lock();
+        let node = if has(&sets.live, key) {
+            sets.live.remove_node(&key.rkey)
+        } else if has(&sets.ended, key) {
+            sets.ended.remove_node(&key.rkey)
+        } else {
+            None
+        };
+        drop(sets);
         if node.is_some() {
             self.count.add(-1, Relaxed);
         }
@@ -261,9 +275,11 @@ impl QpGrants {
 
     /// Has the work end `key`, which is over. Sleeps.
     fn end(self: &Arc<Self>, key: &RemoteKey) {
-        let mut keys = self.keys.lock();
-        keys.end(key.rkey);
-        drop(keys);
+        let mut sets = self.keys.lock();
+        if has(&sets.live, key) {
+            sets.end(key.rkey);
+        }
+        drop(sets);
         self.queue_work();
     }
 

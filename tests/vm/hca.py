@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|reads|most|events|landing|connect|unusable|srq|
-        interrupts|contexts|delayed|undrained|worker|late|halfway|dereg|unrevoked|kept|leaked|flushed|undestroyed|silent|
-        refused|stopped
+    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|reads|events|reused|most|landing|connect|
+        unusable|srq|interrupts|contexts|delayed|undrained|worker|late|halfway|dereg|unrevoked|kept|leaked|flushed|
+        unanswered|undestroyed|silent|refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -395,6 +395,36 @@ def test_events(r):
         b.file.destroy(bound.handle)
 
 
+def test_reused(r):
+    """A grant that has ended, and one that has its key since: what is done to the first does not touch the second."""
+    b = End("h2", "hca2")
+    qp = Qp(b.file, b.pd, b.cq)
+
+    def fail(grant):
+        """Has the queue pair fail, and waits for the end of its grant; how often that was reported."""
+        qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=b.file.port)
+        b.file.events()
+        qp.modify("STATE", qp_state=N["QPS_ERR"])
+        got = []
+        ended = (N["EVENT_GRANT_ENDED"], grant.handle, 0, N["GRANT_EXPIRED"])
+        ulp.until(lambda: got.extend(b.file.events()) or ended in got)
+        qp.modify("STATE", qp_state=N["QPS_RESET"])
+        return got.count(ended)
+
+    def bound():
+        return b.file.call("GRANT_CREATE", buffer=b.buffer.handle, access=ALL, length=64, qp=qp.handle)
+
+    first = bound()
+    r.equal("a grant ends with its queue pair", fail(first), 1)
+    second = bound()
+    r.equal("the next one has its key", second.rkey, first.rkey)
+    r.equal("the first one is destroyed", error_of(b.file.destroy, first.handle), "none")
+    r.equal("the second one ends with the queue pair, too", fail(second), 1)
+    state = b.file.call("GRANT_QUERY", grant=second.handle)
+    r.equal("... and its key is gone", (state.state, state.rkey), (N["GRANT_EXPIRED"], 0))
+    b.close()
+
+
 def test_most(r):
     """Queues as long as the device allows: draining takes one entry."""
     f = ulp.File("h1", "hca1")
@@ -718,6 +748,23 @@ def test_flushed(r):
     a.buffer.map[:8] = pattern(3, 8)
     a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=grant.addr, rkey=grant.rkey)])
     r.equal("after that a grant works", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, pattern(3, 8)))
+
+
+def test_unanswered(r):
+    """A registration that is not reported, and one that is never carried out."""
+    a, b = two()
+    adapter(lose_interrupt=1)
+    r.check("a grant whose registration is not reported", ended(in_background(b.file.grant, b.buffer)).rkey)
+    with open("/sys/module/ulp_hca/parameters/lose_interrupt") as f:
+        r.equal("... the interrupt was lost", f.read().strip(), "0")
+    adapter(lose_register=1)
+    r.equal("a grant whose registration is not carried out", ended(in_background(b.file.grant, b.buffer)), "EIO")
+    grant = b.file.grant(b.buffer)
+    a.buffer.map[:8] = pattern(3, 8)
+    a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=grant.addr, rkey=grant.rkey)])
+    r.equal("after that a grant works", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, pattern(3, 8)))
+    a.close()
+    b.close()
 
 
 def test_undestroyed(r):
