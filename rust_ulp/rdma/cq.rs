@@ -486,6 +486,12 @@ impl Cq {
         }
     }
 
+    /// Has a worker, or a softirq, poll the queue, though the driver has reported nothing. Any
+    /// context.
+    pub(super) fn look(&self) {
+        self.context.queue_work();
+    }
+
     /// Handles what is in the queue now, and waits until what others have polled is handled.
     /// Sleeps.
     ///

@@ -23,7 +23,8 @@ use super::{
     },
     waiter::{
         self,
-        WaitHandler, //
+        WaitHandler,
+        Waiter, //
     },
     wr::Operation, //
 };
@@ -41,12 +42,22 @@ use crate::{
 };
 use kernel::{
     new_mutex,
+    pr_warn_once,
     prelude::*,
     sync::{
         Arc,
         Mutex, //
+    },
+    time::{
+        msecs_to_jiffies,
+        Msecs, //
     }, //
 };
+
+/// The milliseconds after which a thread that waits for a request polls for its completion.
+const LOOK_MS: Msecs = 100;
+/// How often it does so before its queue pair fails: no device takes twenty seconds.
+const LOOKS: u32 = 200;
 
 /// Registers memory in a protection domain.
 ///
@@ -116,12 +127,39 @@ impl FastRegQp {
         })
     }
 
-    /// Posts one request and waits for it. Sleeps for as long as the device takes. A local
-    /// operation needs no peer, and is flushed when the queue pair fails.
+    /// Waits for a request, and returns its status, and whether it came too late. Sleeps for as long
+    /// as the device takes. A local operation needs no peer, and is flushed when the queue pair fails.
+    ///
+    /// A device that fails completes requests for who polls, but need not report that, see
+    /// `rust_ulp_wait_drained()` in bindings/ib.c, so this polls. And its driver may post a request to
+    /// an adapter that does nothing any more, until somebody moves the queue pair to ERR
+    /// (drivers/infiniband/hw/bnxt_re/ib_verbs.c:bnxt_re_modify_qp, which flushes it even if the
+    /// adapter does not answer).
+    fn status_of(&self, waiter: &Waiter) -> (u32, bool) {
+        let mut looks = 0u32;
+        loop {
+            if let Some(status) = waiter.status_within(msecs_to_jiffies(LOOK_MS)) {
+                return (status, looks >= LOOKS);
+            }
+            looks = looks.saturating_add(1);
+            if looks == LOOKS {
+                let failed = Attributes {
+                    qp_state: State::Err as u32,
+                    ..Attributes::default()
+                };
+                pr_warn_once!("a device does not register memory: its queue pair fails\n");
+                // If the driver refuses that, too, nothing else is left to do.
+                let _ = self.qp.modify(&failed, mask::STATE);
+            }
+            self.qp.look();
+        }
+    }
+
+    /// Posts one request and waits for it, see [`Self::status_of`].
     ///
     /// A request that was flushed is posted again, [`Self::TRIES`] times in all: another packet
     /// moved the queue pair to ERR. Fails with [`EIO`] after that, or when the device refuses the
-    /// request.
+    /// request or does not carry it out.
     fn run(&self, operation: &Operation<'_>) -> Result {
         let _post = self.post_lock.lock();
         for _ in 0..Self::TRIES {
@@ -129,7 +167,8 @@ impl FastRegQp {
                 // The last request failed, and the recovery with it.
                 self.recover()?;
             }
-            let status = waiter::post(Target::Send(&self.qp), operation, Data::None)?.status();
+            let waiter = waiter::post(Target::Send(&self.qp), operation, Data::None)?;
+            let (status, is_late) = self.status_of(&waiter);
             let injected = fault::point().is_err();
             if status == bindings::IB_WC_SUCCESS && !injected {
                 return Ok(());
@@ -137,7 +176,7 @@ impl FastRegQp {
             // The queue pair failed with the request. If the recovery fails, the next request
             // repeats it.
             let recovered = self.recover();
-            if status != bindings::IB_WC_WR_FLUSH_ERR || recovered.is_err() {
+            if status != bindings::IB_WC_WR_FLUSH_ERR || is_late || recovered.is_err() {
                 break;
             }
         }

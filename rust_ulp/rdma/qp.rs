@@ -372,6 +372,11 @@ impl<H: WrHandler> Qp<H> {
         (sends, recvs)
     }
 
+    /// Has the completions of sends polled, though the driver has reported none. Any context.
+    pub(super) fn look(&self) {
+        self.send_cq.look();
+    }
+
     /// Returns the requests that one of the queues has taken.
     pub(crate) fn posted(&self, kind: QueueKind) -> Posted {
         self.queue(kind).posted()

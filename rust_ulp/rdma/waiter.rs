@@ -52,9 +52,10 @@ use kernel::{
             Atomic,
             Release, //
         },
-        Arc,
-        Completion, //
-    }, //
+        Arc, //
+    },
+    time::Jiffies,
+    types::Opaque, //
 };
 
 /// Waits for one request.
@@ -66,26 +67,41 @@ use kernel::{
 /// ```
 #[pin_data]
 pub(crate) struct Waiter {
+    /// Not the `Completion` of the kernel crate, which has no time limit.
     #[pin]
-    done: Completion,
+    done: Opaque<kernel::bindings::completion>,
     status: Atomic<u32>,
 }
 
+// SAFETY: A completion belongs to no task.
+unsafe impl Send for Waiter {}
+// SAFETY: The functions of a completion take its lock.
+unsafe impl Sync for Waiter {}
+
 impl Waiter {
-    /// Waits for the request, and returns its `enum ib_wc_status`. Sleeps. A request that the
-    /// device never got has `IB_WC_GENERAL_ERR`.
-    pub(super) fn status(&self) -> u32 {
-        self.done.wait_for_completion();
-        self.status.load(Acquire)
+    /// Waits for the request, but no longer than `limit`, and returns its `enum ib_wc_status`.
+    /// Sleeps. A request that the device never got has `IB_WC_GENERAL_ERR`.
+    pub(super) fn status_within(&self, limit: Jiffies) -> Option<u32> {
+        // SAFETY: The completion is initialized.
+        let left = unsafe { kernel::bindings::wait_for_completion_timeout(self.done.get(), limit) };
+        (left != 0).then(|| self.status.load(Acquire))
     }
 
     /// Waits for the request. Sleeps. Fails with [`EIO`] when the request failed.
     pub(crate) fn wait(&self) -> Result {
-        if self.status() == bindings::IB_WC_SUCCESS {
+        // SAFETY: The completion is initialized.
+        unsafe { kernel::bindings::wait_for_completion(self.done.get()) };
+        if self.status.load(Acquire) == bindings::IB_WC_SUCCESS {
             Ok(())
         } else {
             Err(EIO)
         }
+    }
+
+    /// The request is over.
+    fn end(&self) {
+        // SAFETY: The completion is initialized.
+        unsafe { kernel::bindings::complete_all(self.done.get()) };
     }
 }
 
@@ -121,20 +137,20 @@ impl WrHandler for WaitHandler {
 
     fn complete(&self, _kind: QueueKind, request: Arc<Waiter>, wc: &WorkCompletion) {
         request.status.store(wc.status, Release);
-        request.done.complete_all();
+        request.end();
     }
 
     fn complete_unsignaled(&self, _done: ()) {}
 
     fn cancel(&self, request: Arc<Waiter>, _why: CancelReason) {
         // Not reached: nobody cancels these requests.
-        request.done.complete_all();
+        request.end();
     }
 
     fn complete_canceled(&self, _request: Arc<Waiter>, _wc: &WorkCompletion) {}
 
     fn discard(&self, request: Arc<Waiter>) {
-        request.done.complete_all();
+        request.end();
     }
 
     fn event(&self, _event: Event) {}
@@ -188,7 +204,10 @@ pub(super) fn post(
 ) -> Result<Arc<Waiter>> {
     let waiter = Arc::pin_init(
         pin_init!(Waiter {
-            done <- Completion::new(),
+            done <- Opaque::ffi_init(|done| {
+                // SAFETY: `done` is memory for a completion, which is pinned from here on.
+                unsafe { kernel::bindings::init_completion(done) }
+            }),
             status: Atomic::new(bindings::IB_WC_GENERAL_ERR),
         }),
         GFP_KERNEL_ACCOUNT,
