@@ -85,8 +85,12 @@ static inline void lab_say(FILE *wire, const char *format, ...)
 /* Waits for the next line, and cuts its end off. */
 static inline void lab_hear(FILE *wire, char *line, int size)
 {
-	if (!fgets(line, size, wire))
-		lab_die("the other end has closed the exchange");
+	for (errno = 0; !fgets(line, size, wire); errno = 0) {
+		/* A check may interrupt the wait, as a debugger does. */
+		if (errno != EINTR)
+			lab_die("the other end has closed the exchange");
+		clearerr(wire);
+	}
 	line[strcspn(line, "\r\n")] = 0;
 }
 
