@@ -2,7 +2,8 @@
 
 //! A kernel for unit tests, in this process: enough of `/dev/rust_ulp` to connect queue pairs of
 //! one kernel with each other by parameters, and to carry their requests out at once. Of the
-//! connection manager it has requests of nobody, and waits that end with their time.
+//! connection manager it has requests of nobody, and waits that end with their time, unless a test
+//! has a peer that says more.
 //!
 //! It is as strict as the real one where the crate has to keep rules: sizes, flags, handles, the
 //! order of states, room in the rings. Memory is a memfd, of which buffers and rings are parts;
@@ -73,6 +74,15 @@ struct State {
     key_bytes: Option<u64>,
     /// Peers that ask to connect.
     asking: u32,
+    /// The peer of the next ACCEPT, if it confirms the connection.
+    peer: Option<Peer>,
+}
+
+/// What a peer of the connection manager does once it has confirmed the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    Stays,
+    HangsUp,
 }
 
 /// Where the first byte of something is.
@@ -103,8 +113,10 @@ enum Object {
         attr: abi::AhAttr,
     },
     Srq(Srq),
-    /// A listener, or an attempt to connect.
-    Cm,
+    /// A listener, or an attempt to connect, with the queue pair that ACCEPT connected, or 0.
+    Cm {
+        qp: u32,
+    },
     Buffer(Memory),
     Grant(Grant),
 }
@@ -407,6 +419,11 @@ impl Kernel {
         state.asking += 1;
         let waiting = state.asking;
         state.happen(abi::EVENT_CONNECT_REQUEST, 0, waiting);
+    }
+
+    /// The peer of the next request that is accepted confirms the connection.
+    pub(crate) fn confirm(&self, peer: Peer) {
+        lock(&self.state).peer = Some(peer);
     }
 
     /// Something happens.
@@ -756,22 +773,58 @@ impl Kernel {
                 Ok(())
             };
             Listen => |arg| {
-                arg.handle = state.add(Object::Cm);
+                arg.handle = state.add(Object::Cm { qp: 0 });
                 Ok(())
             };
             Connect => |arg| {
-                arg.handle = state.add(Object::Cm);
+                arg.handle = state.add(Object::Cm { qp: 0 });
                 Ok(())
             };
             GetRequest => |arg| {
                 state.asking = state.asking.checked_sub(1).ok_or(Errno::ETIME)?;
-                arg.handle = state.add(Object::Cm);
+                arg.handle = state.add(Object::Cm { qp: 0 });
                 Ok(())
             };
-            ConnWait => |_arg| Err(Errno::ETIME);
+            Accept => |arg| {
+                state.conn(arg.request)?;
+                state.qp(arg.qp)?;
+                let Some(peer) = state.peer.take() else {
+                    return Ok(());
+                };
+                state.objects.insert(arg.request, Object::Cm { qp: arg.qp });
+                let qp = state.qp(arg.qp)?;
+                qp.attr.qp_state = abi::QPS_RTS;
+                (qp.attr.dest_qp_num, qp.attr.ah.dgid) = (7, gids()[1].gid);
+                state.happen(abi::EVENT_ESTABLISHED, arg.request, 0);
+                if peer == Peer::HangsUp {
+                    state.qp(arg.qp)?.attr.qp_state = abi::QPS_ERR;
+                    self.flush(state, arg.qp);
+                    state.happen(abi::EVENT_DISCONNECTED, arg.request, 0);
+                }
+                Ok(())
+            };
+            ConnWait => |arg| match state.conn(arg.conn)? {
+                0 => Err(Errno::ETIME),
+                qp => {
+                    arg.peer_qp_num = state.qp(qp)?.attr.dest_qp_num;
+                    arg.agreed.path_mtu = 3;
+                    Ok(())
+                }
+            };
+            ConnQuery => |arg| {
+                let qp = state.conn(arg.conn)?;
+                arg.state = match state.qp(qp) {
+                    Ok(qp) if qp.attr.qp_state == abi::QPS_ERR => abi::CONN_DISCONNECTED,
+                    Ok(_) => abi::CONN_ESTABLISHED,
+                    Err(_) => abi::CONN_CONNECTING,
+                };
+                arg.qp = qp;
+                Ok(())
+            };
             Destroy => |arg| {
                 let needed = state.objects.values().any(|object| match object {
-                    Object::Pd | Object::Cq(_) | Object::Cm => false,
+                    Object::Pd | Object::Cq(_) => false,
+                    Object::Cm { qp } => *qp == arg.handle,
                     Object::Qp(qp) => {
                         let arg_of = &qp.arg;
                         let needs = [arg_of.pd, arg_of.send_cq, arg_of.recv_cq, arg_of.srq];
@@ -1300,6 +1353,15 @@ impl State {
     fn qp(&mut self, handle: u32) -> Result<&mut Qp, Errno> {
         match self.objects.get_mut(&handle) {
             Some(Object::Qp(qp)) => Ok(qp),
+            Some(_) => Err(Errno::EBADFD),
+            None => Err(Errno::ENOENT),
+        }
+    }
+
+    /// The queue pair of a connection, or 0.
+    fn conn(&self, handle: u32) -> Result<u32, Errno> {
+        match self.objects.get(&handle) {
+            Some(Object::Cm { qp }) => Ok(*qp),
             Some(_) => Err(Errno::EBADFD),
             None => Err(Errno::ENOENT),
         }

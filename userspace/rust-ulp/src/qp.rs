@@ -725,21 +725,25 @@ impl<T: Transport> PreparedQp<T> {
     ///
     /// [`Error::InvalidTransition`] if it is in another state.
     pub fn into_connected(self) -> Result<Qp<T>> {
-        self.take_connected().map_err(|(error, _qp)| error)
+        let taken = self.take_connected(&[QpState::Rts]);
+        taken.map_err(|(error, _qp)| error)
     }
 
-    /// Takes it as connected, as [`Self::into_connected`]. Returns the queue pair if it fails.
-    pub(crate) fn take_connected(mut self) -> Result<Qp<T>, (Error, Box<Self>)> {
-        match self.look_at_connection() {
+    /// Takes it as connected if it is in one of `states`. Returns the queue pair if it fails.
+    pub(crate) fn take_connected(
+        mut self,
+        states: &[QpState],
+    ) -> Result<Qp<T>, (Error, Box<Self>)> {
+        match self.look_at_connection(states) {
             Ok(peer) => Ok(self.into_qp(peer)),
             Err(error) => Err((error, Box::new(self))),
         }
     }
 
     /// Takes over what others did to it: where it starts, and where its peer is.
-    fn look_at_connection(&mut self) -> Result<T::Peer> {
+    fn look_at_connection(&mut self, states: &[QpState]) -> Result<T::Peer> {
         let info = self.inner.query()?;
-        if info.state != QpState::Rts {
+        if !states.contains(&info.state) {
             return Err(Error::InvalidTransition {
                 current: info.state,
                 next: QpState::Rts,

@@ -5,7 +5,7 @@
 use crate::device::AtomicCap;
 use crate::error::ErrorKind;
 use crate::events::EventKind;
-use crate::fake::Kernel;
+use crate::fake::{Kernel, Peer};
 use crate::qp::{
     AckTimeout, ConnectError, Path, QpAttr, QpState, Rc, Retries, RnrRetries, RnrTimer,
     TrafficClass, Uc, Ud,
@@ -1333,17 +1333,15 @@ fn states_in_their_order_or_an_explanation() {
             .contains("without path, path_mtu, min_rnr_timer, max_dest_rd_atomic;"),
         "{error}"
     );
-    let error = qp.into_connected().unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::InvalidTransition {
-                current: QpState::Init,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    let failed = pd.qp_builder::<Rc>(&cq).build().unwrap();
+    failed.modify(QpAttr::to(QpState::Err)).unwrap();
+    for (qp, state) in [(qp, QpState::Init), (failed, QpState::Err)] {
+        let error = qp.into_connected().unwrap_err();
+        assert!(
+            matches!(error, Error::InvalidTransition { current, .. } if current == state),
+            "{error}"
+        );
+    }
 
     // By hand, with one's own way to the peer, and another GID than it was built with.
     let qp = pd.qp_builder::<Rc>(&cq).gid(1, 0).build().unwrap();
@@ -2816,6 +2814,46 @@ fn events_of_the_header_are_named() {
 }
 
 // --- the connection manager ---------------------------------------------------------------------------------
+
+/// A client may write, and hang up before the server looks at the connection.
+#[test]
+fn a_connection_that_the_peer_has_ended_since_is_accepted() {
+    let kernel = Kernel::new();
+    let device = kernel.device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(16).unwrap());
+    let anywhere = "0.0.0.0:0".parse().unwrap();
+    let listener = cm::Listener::bind(&device, anywhere, 1).unwrap();
+    for (peer, state) in [(Peer::Stays, QpState::Rts), (Peer::HangsUp, QpState::Err)] {
+        let before = kernel.objects();
+        kernel.ask();
+        kernel.confirm(peer);
+        let request = listener.next_request(NOW).unwrap();
+        let qp = pd.qp_builder::<Rc>(&cq).build().unwrap();
+        qp.post_recv(Recv::empty().wr_id(1)).unwrap();
+        let pending = request.begin_accept(qp, &cm::AcceptOptions::new()).unwrap();
+        assert_ne!(pending.state().unwrap(), cm::State::Connecting);
+        let connection = pending.finish(NOW).unwrap();
+        let qp = connection.qp();
+        assert_eq!((qp.query().unwrap().state, qp.peer().qp_num), (state, 7));
+        let ended = peer == Peer::HangsUp;
+        let told = std::iter::from_fn(|| device.events().next_event().unwrap())
+            .filter(|event| event.is_about(&connection))
+            .map(|event| event.kind);
+        let mut want = vec![EventKind::Established];
+        want.extend(ended.then_some(EventKind::Disconnected));
+        assert_eq!(told.collect::<Vec<_>>(), want);
+        // What it wrote is there, and nothing more comes.
+        let receives = drain(&cq);
+        assert_eq!(receives.len(), usize::from(ended));
+        assert!(receives.iter().all(|c| c.status == Status::Flushed));
+        if ended {
+            qp.post(Send::empty()).unwrap();
+            assert_eq!(cq.wait(SOON).unwrap().status, Status::Flushed);
+        }
+        drop(connection);
+        assert_eq!(kernel.objects(), before);
+    }
+}
 
 /// After a signal, the same command waits on.
 #[test]

@@ -652,6 +652,47 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
     );
     case(
         r,
+        "CM: finish() of a connection that its peer has used and ended: it has the message",
+        (&a2, &b2),
+        |a, b| {
+            let listener = cm::Listener::bind(&b.dev, any, 4)?;
+            let options = cm::ConnectOptions::new();
+            let ours = a.qp().build()?;
+            let ours = ours.begin_connect_cm(listener.local_addr(), &options)?;
+            let theirs = b.qp().build()?;
+            theirs.post_recv(Recv::empty().wr_id(4))?;
+            let request = listener.next_request(hang())?;
+            let theirs = request.begin_accept(theirs, &cm::AcceptOptions::new())?;
+            let ours = ours.finish(hang())?;
+            ours.qp().post(Send::empty())?;
+            let came = next(&b.cq, Opcode::Recv)?.wr_id;
+            let events = b.dev.events();
+            let told = |kind| -> R {
+                loop {
+                    let event = events.wait(hang())?;
+                    if event.kind == kind && event.is_about(&theirs) {
+                        return Ok(());
+                    }
+                }
+            };
+            // Its end may overtake what establishes the connection.
+            told(EventKind::Established)?;
+            drop(ours);
+            told(EventKind::Disconnected)?;
+            let theirs = theirs.finish(Duration::ZERO)?;
+            theirs.qp().post(Send::empty())?;
+            let status = b.cq.wait(hang())?.status;
+            let states = (theirs.query()?.state, theirs.qp().query()?.state);
+            Ok(equal("the message", came, 4)
+                .and_then(|()| equal("a send after it", status, Status::Flushed))
+                .and_then(|()| {
+                    let want = (cm::State::Disconnected, QpState::Err);
+                    equal("states", states, want)
+                }))
+        },
+    );
+    case(
+        r,
         "CM: the time limit ends a request that nobody takes",
         (a, b),
         |a, b| {

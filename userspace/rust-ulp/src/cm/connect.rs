@@ -30,6 +30,9 @@ impl PreparedQp<Rc> {
     /// Device, port and GID are those of the route; the rest is as the queue pair was built. An
     /// [`AckTimeout::FOREVER`] leaves that to the manager here.
     ///
+    /// A peer that has ended the connection by then is no error, as with
+    /// [`Request::accept`](super::Request::accept).
+    ///
     /// # Errors
     ///
     /// With [`Error::Rejected`] if the peer, or its manager, does not want it; [`Error::Timeout`];

@@ -13,7 +13,7 @@ use crate::device::DeviceInner;
 use crate::error::Error;
 use crate::error::Result;
 use crate::object::Object;
-use crate::qp::{ConnectError, PreparedQp, Qp};
+use crate::qp::{ConnectError, PreparedQp, Qp, QpState};
 use crate::refusal::Private;
 use crate::sys::Command;
 use crate::transport::Rc;
@@ -72,7 +72,9 @@ impl Connection {
         qp: PreparedQp<Rc>,
         parts: ConnectionParts,
     ) -> Result<Self, ConnectError> {
-        let qp = match qp.take_connected() {
+        // The peer may have ended the connection since: then the module has moved the queue pair to
+        // the error state, and an event says so.
+        let qp = match qp.take_connected(&[QpState::Rts, QpState::Err]) {
             Ok(qp) => qp,
             Err((error, qp)) => {
                 // Before the queue pair, which it needs.

@@ -93,6 +93,9 @@ impl Pending {
     }
 
     /// Waits until it is over, at most for `timeout`; then it is given up.
+    ///
+    /// If the connection came about, and the peer has ended it since, this returns it all the same,
+    /// as [`Request::accept`] does.
     #[doc(alias = "rust_ulp_conn_wait")]
     ///
     /// # Errors

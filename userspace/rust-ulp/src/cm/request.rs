@@ -74,6 +74,10 @@ impl Request {
 
     /// Connects `qp` to it. When this returns, both sides can send.
     ///
+    /// A peer that has written and ended the connection by then is no error:
+    /// [`EventKind::Disconnected`](crate::events::EventKind::Disconnected) tells that, and what is
+    /// posted completes as [`Status::Flushed`](crate::Status::Flushed).
+    ///
     /// # Errors
     ///
     /// With [`Error::Timeout`] if the peer does not answer in time, [`Error::Sys`] with

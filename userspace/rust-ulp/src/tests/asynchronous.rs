@@ -350,6 +350,25 @@ fn a_task_hears_of_a_request_whose_event_somebody_else_takes() {
     });
 }
 
+/// A client may write, and hang up before the server's task looks at the connection.
+#[test]
+fn a_task_accepts_a_connection_that_the_peer_has_ended_since() {
+    on_each(async || {
+        let kernel = Kernel::new();
+        let device = kernel.device();
+        let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(16).unwrap());
+        let addr = ([127, 0, 0, 1], 18515).into();
+        let listener = cm::Listener::bind(&device, addr, 1).unwrap();
+        kernel.ask();
+        kernel.confirm(Peer::HangsUp);
+        let request = listener.next_request(NOW).unwrap();
+        let qp = pd.qp_builder::<Rc>(&cq).build().unwrap();
+        let options = cm::AcceptOptions::new();
+        let connection = request.accept_async(qp, &options).await.unwrap();
+        assert_eq!(connection.qp().query().unwrap().state, QpState::Err);
+    });
+}
+
 /// A task that learns of a change and has no budget left to look may never look: it can be dropped.
 #[test]
 fn a_change_that_a_task_has_no_budget_for_wakes_those_who_share_it() {
