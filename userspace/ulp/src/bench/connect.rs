@@ -207,10 +207,8 @@ impl Server for Ours {
         let qp = self.next.take().context("no queue pair is prepared")?;
         match request.accept(qp, &self.options) {
             Ok(connection) => self.connection = Some(connection),
-            // The client wrote and disconnected before accept() read the state of the connection.
-            Err(error)
-                if matches!(error.error(), rust_ulp::Error::InvalidTransition { .. })
-                    || error.error().kind() == ErrorKind::ConnectionLost => {}
+            // The client wrote and disconnected, and its last message of the set-up (RTU) was lost.
+            Err(error) if error.error().kind() == ErrorKind::ConnectionLost => {}
             Err(error) => bail!("accepting: {}", error.error()),
         }
         Ok(true)
