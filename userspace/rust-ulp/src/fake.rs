@@ -583,7 +583,9 @@ impl Kernel {
                     if state.srq(arg.srq)?.arg.cq != arg.recv_cq {
                         return Err(Errno::EXDEV);
                     }
-                    assert_eq!(arg.max_recv_wr, 0);
+                    if (arg.max_recv_wr, arg.max_recv_sge) != (0, 0) {
+                        return Err(Errno::ERANGE);
+                    }
                 }
                 arg.qp_num = state.next + 0x100;
                 let (attr, recvs) = (abi::QpAttr::default(), VecDeque::new());

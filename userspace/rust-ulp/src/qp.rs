@@ -134,9 +134,6 @@ impl<T: Transport> QpBuilder<T> {
     /// Takes its receives from `srq`, whose completion queue becomes that of its receives. It takes
     /// none of its own then.
     pub fn srq(mut self, srq: &Srq) -> Self {
-        self.recv_cq = srq.cq().clone();
-        self.caps.max_recv_wr = 0;
-        self.caps.max_recv_sge = 0;
         self.srq = Some(srq.clone());
         self
     }
@@ -148,13 +145,14 @@ impl<T: Transport> QpBuilder<T> {
     }
 
     /// Sets the number of receive requests in flight. The default is 128, as far as the device
-    /// goes.
+    /// goes. It has no effect with [`Self::srq`].
     pub fn max_recv_wr(mut self, n: u32) -> Self {
         self.caps.max_recv_wr = n;
         self
     }
 
-    /// Sets the elements per send and per receive request. The default is 4 and 4.
+    /// Sets the elements per send and per receive request. The default is 4 and 4. The latter has no
+    /// effect with [`Self::srq`].
     pub fn max_sge(mut self, send: u32, recv: u32) -> Self {
         self.caps.max_send_sge = send;
         self.caps.max_recv_sge = recv;
@@ -224,8 +222,13 @@ impl<T: Transport> QpBuilder<T> {
     /// Makes the queue pair, in the state Reset.
     fn create(&self, port: u32, gid_index: u8, access: Access) -> Result<Arc<Inner>> {
         let device = self.pd.device();
+        // A shared receive queue brings its own, whatever was set before or after it.
+        let (recv_cq, max_recv_wr, max_recv_sge) = match &self.srq {
+            Some(srq) => (srq.cq(), 0, 0),
+            None => (&self.recv_cq, self.caps.max_recv_wr, self.caps.max_recv_sge),
+        };
         // Handles of another file name other things there.
-        let queues = [&self.send_cq, &self.recv_cq].map(Cq::device_inner);
+        let queues = [&self.send_cq, recv_cq].map(Cq::device_inner);
         let srq = self.srq.as_ref().map(Srq::device_inner);
         if queues
             .into_iter()
@@ -238,13 +241,13 @@ impl<T: Transport> QpBuilder<T> {
             flags: if self.signal_all { abi::QP_SIG_ALL } else { 0 },
             pd: self.pd.handle(),
             send_cq: self.send_cq.handle(),
-            recv_cq: self.recv_cq.handle(),
+            recv_cq: recv_cq.handle(),
             srq: self.srq.as_ref().map_or(0, Srq::handle),
             qp_type: T::QP_TYPE,
             max_send_wr: self.caps.max_send_wr,
-            max_recv_wr: self.caps.max_recv_wr,
+            max_recv_wr,
             max_send_sge: self.caps.max_send_sge,
-            max_recv_sge: self.caps.max_recv_sge,
+            max_recv_sge,
             max_inline: self.caps.max_inline,
             user_data: self.user_data,
             ..Command::new()
@@ -272,7 +275,7 @@ impl<T: Transport> QpBuilder<T> {
             },
             device: device.clone(),
             send_cq: self.send_cq.clone(),
-            recv_cq: self.recv_cq.clone(),
+            recv_cq: recv_cq.clone(),
             srq: self.srq.clone(),
             pd: self.pd.clone(),
             port,

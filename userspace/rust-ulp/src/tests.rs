@@ -2697,6 +2697,40 @@ fn queue_pairs_share_receives() {
     assert_eq!(kernel.objects(), before - 5);
 }
 
+/// A shared receive queue decides where receives complete, and the queue pair has none of its own.
+#[test]
+fn a_shared_receive_queue_prevails_whatever_the_order_of_the_options() {
+    let kernel = Kernel::new();
+    let device = kernel.device();
+    let pd = device.alloc_pd().unwrap();
+    let [cq, own, shared] = [(); 3].map(|()| device.create_cq(16).unwrap());
+    let srq = pd.srq_builder(&shared).build().unwrap();
+    let builder = || pd.qp_builder::<Rc>(&cq);
+    for builder in [
+        builder()
+            .recv_cq(&own)
+            .max_recv_wr(9)
+            .max_sge(2, 3)
+            .srq(&srq),
+        builder()
+            .srq(&srq)
+            .recv_cq(&own)
+            .max_recv_wr(9)
+            .max_sge(2, 3),
+        builder()
+            .max_sge(2, 3)
+            .srq(&srq)
+            .max_recv_wr(9)
+            .recv_cq(&cq),
+    ] {
+        let qp = builder.build().unwrap();
+        assert!(*qp.recv_cq() == shared && *qp.send_cq() == cq);
+        let caps = qp.caps();
+        assert_eq!((caps.max_recv_wr, caps.max_recv_sge), (0, 0));
+        assert_eq!(caps.max_send_sge, 2);
+    }
+}
+
 // --- events ------------------------------------------------------------------------------------------------
 
 #[test]
