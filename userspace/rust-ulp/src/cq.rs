@@ -74,7 +74,9 @@ impl CqBuilder {
     /// # Errors
     ///
     /// [`Error::Value`] for a longer [`Self::busy_poll`]; [`Error::Sys`] with `EINVAL` for one with
-    /// another delivery. Otherwise as [`Device::create_cq`].
+    /// another delivery, `EPERM` for [`Delivery::Softirq`] or a [`Self::comp_vector`] other than 0
+    /// without `CAP_SYS_NICE`, unless the module's parameters allow them. Otherwise as
+    /// [`Device::create_cq`].
     pub fn build(self) -> Result<Cq> {
         Cq::create(&self)
     }

@@ -8,6 +8,7 @@ use crate::gid::Gid;
 use crate::refusal::{Refusal, RejectReason, Rejection, WireError};
 use crate::state::{AttrSet, QpState};
 use crate::status::{Opcode, Status};
+use crate::sys::Command;
 use nix::errno::Errno;
 use std::fmt;
 use std::net::SocketAddr;
@@ -341,7 +342,7 @@ pub enum Error {
     DeviceGone,
 
     /// A system call failed otherwise.
-    #[error("{call}: {} ({}); {}", errno_name(*.errno), errno_text(*.errno), errno_hint(*.errno))]
+    #[error("{call}: {} ({}); {}", errno_name(*.errno), errno_text(*.errno), errno_hint(.call, *.errno))]
     Sys {
         /// The call: the name of a command of the device, or `mmap` and the like.
         call: &'static str,
@@ -352,7 +353,8 @@ pub enum Error {
 
 impl Error {
     /// Returns true if the same call may work when it is repeated later with nothing else changed:
-    /// a full queue, a time-out, memory that is short, a peer that is not there yet.
+    /// a full queue, a time-out, memory that is short or cannot be pinned now, a peer that is not
+    /// there yet.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::QueueFull | Self::Timeout { .. } | Self::Busy { .. } => true,
@@ -365,7 +367,9 @@ impl Error {
                     | std::io::ErrorKind::WouldBlock
                     | std::io::ErrorKind::Interrupted
             ),
-            Self::Sys { errno, .. } => [libc::ENOMEM, libc::EINTR, libc::ETIMEDOUT].contains(errno),
+            Self::Sys { errno, .. } => {
+                [libc::EAGAIN, libc::ENOMEM, libc::EINTR, libc::ETIMEDOUT].contains(errno)
+            }
             // Nobody listens yet, or has room.
             Self::Rejected(rejection) => {
                 use RejectReason::*;
@@ -408,6 +412,7 @@ impl Error {
             Self::Open { cause, .. } | Self::Tcp { cause, .. } | Self::NoUring { cause } => {
                 ErrorKind::of_io(cause)
             }
+            Self::Sys { call, errno } if is_of_state(call, *errno) => ErrorKind::InvalidState,
             Self::Sys { errno, .. } => ErrorKind::of_errno(*errno),
             Self::Batch { cause, .. } => cause.kind(),
             Self::Completion(error) => error.kind(),
@@ -656,9 +661,32 @@ fn errno_text(errno: i32) -> &'static str {
     Errno::from_raw(errno).desc()
 }
 
-/// Returns the meaning of an error number, as the header has it.
-fn errno_hint(errno: i32) -> &'static str {
+/// Returns whether the state of a queue pair does not allow it to be connected.
+fn is_of_state(call: &str, errno: i32) -> bool {
+    errno == libc::EPROTO && [abi::Connect::NAME, abi::Accept::NAME].contains(&call)
+}
+
+/// Returns the meaning of an error number of `call`, as the header has it.
+fn errno_hint(call: &str, errno: i32) -> &'static str {
     match errno {
+        libc::EAGAIN if [abi::BufferRegister::NAME, abi::BufferImport::NAME].contains(&call) => {
+            "the memory cannot be pinned now: try again"
+        }
+        libc::EAGAIN => "a resource of the system is short now: try again later",
+        libc::EPERM if call == abi::CqCreate::NAME => {
+            "Delivery::Softirq and a completion vector other than 0 take CPU time from other processes: they \
+             need CAP_SYS_NICE, or the module parameter user_softirq=1 or user_vector=1"
+        }
+        libc::EPERM if call == abi::QpModify::NAME => {
+            "a Q_Key with the highest bit set needs CAP_NET_RAW: take another"
+        }
+        errno if is_of_state(call, errno) => {
+            "the queue pair is neither in the state Reset nor in Init: take it to Reset by Qp::modify()"
+        }
+        libc::EPROTO => {
+            "the peer's connection manager, or the module, sent a value that is not defined: see what \
+             software runs there"
+        }
         libc::E2BIG => {
             "more elements or requests than allowed, or the module is older than this program"
         }

@@ -22,7 +22,8 @@ pub enum ErrorKind {
     NotFound,
     /// The process, the memory or the peer's grant lacks a right.
     PermissionDenied,
-    /// A queue is full, or nothing is there yet: [`Error::is_backpressure`](crate::Error::is_backpressure).
+    /// A queue is full ([`Error::is_backpressure`](crate::Error::is_backpressure)), nothing is there
+    /// yet, or the kernel cannot pin memory now.
     WouldBlock,
     /// Memory is short, or over a limit on memory.
     OutOfMemory,

@@ -105,8 +105,8 @@ impl UserMemoryBuilder {
     ///
     /// [`Error::Unsupported`] if the device does not register such memory; [`Error::Value`] for a
     /// length of 0 or more than [`Limits::max_buffer`](crate::device::Limits::max_buffer),
-    /// [`Error::Sys`] with `ENOMEM` without memory or over a limit (`ulimit -l`), `EMFILE` with too
-    /// many objects; [`Error::DeviceGone`].
+    /// [`Error::Sys`] with `ENOMEM` without memory or over a limit (`ulimit -l`), `EAGAIN` if the
+    /// kernel cannot pin the memory now, `EMFILE` with too many objects; [`Error::DeviceGone`].
     pub fn build(self) -> Result<Buffer> {
         let device = self.pd.device();
         buffer_len(self.len, device.limits().max_buffer)?;
@@ -204,8 +204,8 @@ impl DmabufBuilder {
     /// [`Error::Unsupported`] for memory that the device cannot
     /// reach; [`Error::Sys`] with `EINVAL` for a file that is no dma-buf, or an offset that is not
     /// aligned, `ERANGE` for a part that it does not have, `EACCES` for one that is not open for
-    /// writing without [`Self::read_only`], `ENOMEM`, `EMFILE`, and with [`Self::map`] what the
-    /// exporter says to mmap(); [`Error::DeviceGone`].
+    /// writing without [`Self::read_only`], `EAGAIN` if its exporter cannot pin it now, `ENOMEM`,
+    /// `EMFILE`, and with [`Self::map`] what the exporter says to mmap(); [`Error::DeviceGone`].
     pub fn build(self) -> Result<Buffer> {
         let device = self.pd.device();
         let mut arg = abi::BufferImport {

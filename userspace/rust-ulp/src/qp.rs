@@ -151,8 +151,8 @@ impl<T: Transport> QpBuilder<T> {
         self
     }
 
-    /// Sets the elements per send and per receive request. The default is 4 and 4. The latter has no
-    /// effect with [`Self::srq`].
+    /// Sets the elements per send and per receive request. The default is 4 and 4. The latter has
+    /// no effect with [`Self::srq`].
     pub fn max_sge(mut self, send: u32, recv: u32) -> Self {
         self.caps.max_send_sge = send;
         self.caps.max_recv_sge = recv;
@@ -293,7 +293,8 @@ impl<T: Transport> QpBuilder<T> {
     /// [`Error::NoUsableGid`] if no GID was given and the device has none to choose;
     /// [`Error::Unsupported`] if the device does not do this type, [`Error::Sys`] with `ERANGE` for
     /// more than the device has room for, `EXDEV` for completion queues of another [`Device`] or a
-    /// shared receive queue of another domain, `EMFILE`, `ENOMEM`.
+    /// shared receive queue of another domain, `EPERM` for a Q_Key with the highest bit set without
+    /// `CAP_NET_RAW`, `EMFILE`, `ENOMEM`.
     pub fn build(self) -> Result<PreparedQp<T>> {
         let device = Device::from_inner(self.pd.device());
         let (port, gid_index, gid) = match self.gid {
@@ -643,7 +644,8 @@ impl<T: Transport, S: State> Qp<T, S> {
     ///
     /// [`Error::InvalidTransition`] if the state table does not allow it; [`Error::Sys`] with
     /// `ERANGE` for numbers that are too large, `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if
-    /// there is no way to the peer; [`Error::DeviceGone`].
+    /// there is no way to the peer, `EPERM` for a Q_Key with the highest bit set without
+    /// `CAP_NET_RAW`; [`Error::DeviceGone`].
     #[doc(alias = "RUST_ULP_IOC_QP_MODIFY")]
     pub fn modify(&self, attr: QpAttr) -> Result<Path> {
         self.inner.modify(attr)

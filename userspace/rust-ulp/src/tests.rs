@@ -2049,9 +2049,8 @@ fn errnos_of_the_header_are_explained() {
         }
         known += 1;
         let error = match Errno::from_raw(errno) {
-            // These have their own variants where they come from. EREMOTEIO comes with a status, and
-            // becomes a completion.
-            Errno::EAGAIN | Errno::ENOTCONN | Errno::EPROTO | Errno::EREMOTEIO => continue,
+            // It comes with a status, and becomes a completion.
+            Errno::EREMOTEIO => continue,
             errno => Error::sys("SUBMIT", errno),
         };
         let text = error.to_string();
@@ -2060,6 +2059,68 @@ fn errnos_of_the_header_are_explained() {
         assert_eq!(error.kind() == ErrorKind::Other, is_the_driver_s, "{name}");
     }
     assert!(known > 35, "{known}");
+}
+
+/// Some error numbers have another meaning for some commands.
+#[test]
+fn an_errno_is_explained_by_the_command_that_failed() {
+    let p = pair();
+    let pd = p.a.pd();
+    let refuse = |command, errno| p.kernel.refuse(command, errno);
+    let explained = |error: Error, parts: &[&str], kind, is_retryable| {
+        let text = error.to_string();
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is not in {text:?}");
+        }
+        assert_eq!(error.kind(), kind, "{text}");
+        assert_eq!(error.is_retryable(), is_retryable, "{text}");
+        assert!(!error.is_backpressure(), "{text}");
+    };
+    let pinned = ["EAGAIN", "cannot be pinned now: try again"];
+    refuse("BUFFER_REGISTER", Errno::EAGAIN);
+    let error = pd.user_memory_builder(4096).build().unwrap_err();
+    explained(error, &pinned, ErrorKind::WouldBlock, true);
+    refuse("BUFFER_IMPORT", Errno::EAGAIN);
+    let none = std::fs::File::open("/dev/null").unwrap();
+    let error = pd.dmabuf_builder(none.into()).build().unwrap_err();
+    explained(error, &pinned, ErrorKind::WouldBlock, true);
+
+    refuse("CQ_CREATE", Errno::EPERM);
+    let cq = p
+        .device
+        .cq_builder(8)
+        .delivery(crate::cq::Delivery::Softirq);
+    let rights = ["EPERM", "CAP_SYS_NICE", "user_softirq=1", "user_vector=1"];
+    let denied = ErrorKind::PermissionDenied;
+    explained(cq.build().unwrap_err(), &rights, denied, false);
+    refuse("QP_MODIFY", Errno::EPERM);
+    let qp = pd.qp_builder::<Ud>(&p.cq).qkey(1 << 31).build();
+    explained(qp.unwrap_err(), &["EPERM", "CAP_NET_RAW"], denied, false);
+    explained(
+        Error::sys("LISTEN", Errno::EACCES),
+        &["1024"],
+        denied,
+        false,
+    );
+
+    let state = ["EPROTO", "neither in the state Reset nor in Init"];
+    refuse("CONNECT", Errno::EPROTO);
+    let (anywhere, there) = ("0.0.0.0:0".parse().unwrap(), "10.9.0.1:9".parse().unwrap());
+    let qp = || pd.qp_builder::<Rc>(&p.cq).build().unwrap();
+    let error = qp().connect_cm(there, &cm::ConnectOptions::new());
+    let error = Error::from(error.unwrap_err());
+    explained(error, &state, ErrorKind::InvalidState, false);
+    let listener = cm::Listener::bind(&p.device, anywhere, 1).unwrap();
+    p.kernel.ask();
+    refuse("ACCEPT", Errno::EPROTO);
+    let request = listener.next_request(NOW).unwrap();
+    let error = request.accept(qp(), &cm::AcceptOptions::new());
+    let error = Error::from(error.unwrap_err());
+    explained(error, &state, ErrorKind::InvalidState, false);
+    refuse("CONN_WAIT", Errno::EPROTO);
+    let error = qp().connect_cm(there, &cm::ConnectOptions::new());
+    let error = Error::from(error.unwrap_err());
+    explained(error, &["EPROTO", "the peer"], ErrorKind::Protocol, false);
 }
 
 #[test]

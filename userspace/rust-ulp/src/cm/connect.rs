@@ -39,8 +39,10 @@ impl PreparedQp<Rc> {
     /// [`Error::Sys`] with `EHOSTUNREACH` or `ENETUNREACH` if there is no way, `ETIMEDOUT` if
     /// nobody answers, `ECONNRESET` if the peer went away in the middle, `EADDRNOTAVAIL` for a source
     /// address of no device, `EXDEV` if the route is that of another device, `ERANGE` for an
-    /// [`AckTimeout`] above 21; [`Error::TooMany`] for too much private data;
-    /// [`Error::DeviceGone`]. The queue pair can be tried again.
+    /// [`AckTimeout`] above 21, `EPROTO` if [`Qp::modify`](crate::Qp::modify) took the queue pair
+    /// to another state than Reset or Init, or if the peer answers with a value that is not
+    /// defined; [`Error::TooMany`] for too much private data; [`Error::DeviceGone`]. The queue pair
+    /// can be tried again.
     pub fn connect_cm(
         self,
         addr: SocketAddr,

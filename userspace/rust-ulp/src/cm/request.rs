@@ -83,8 +83,10 @@ impl Request {
     /// With [`Error::Timeout`] if the peer does not answer in time, [`Error::Sys`] with
     /// `ECONNRESET` if it went away, `EXDEV` if it came over another device than that of `qp`,
     /// `ERANGE` if `qp` was built with a smaller MTU than the peer has asked for, or with an
-    /// [`AckTimeout`](crate::qp::AckTimeout) above 21; [`Error::TooMany`] for too much private
-    /// data; [`Error::DeviceGone`]. The peer is rejected then.
+    /// [`AckTimeout`](crate::qp::AckTimeout) above 21, `EPROTO` if
+    /// [`Qp::modify`](crate::Qp::modify) took `qp` to another state than Reset or Init;
+    /// [`Error::TooMany`] for too much private data; [`Error::DeviceGone`]. The peer is rejected
+    /// then.
     pub fn accept(
         self,
         qp: PreparedQp<Rc>,
