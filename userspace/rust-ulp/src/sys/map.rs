@@ -53,7 +53,8 @@ impl Mapping {
         Self::shared(file, offset, len, true)
     }
 
-    /// Maps as [`Self::new`], to be read, and written only if `writable`.
+    /// Maps as [`Self::new`], to be read, and written only if `writable`. A forked child does not get
+    /// the mapping, whatever the file's driver says of it.
     pub(crate) fn shared(
         file: &impl AsFd,
         offset: u64,
@@ -68,16 +69,25 @@ impl Mapping {
         // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
         let base = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, file, offset) }?;
         // INVARIANT: mmap() returned a mapping of this length; pages are aligned.
-        Ok(Self {
+        let map = Self {
             base,
             len: len.get(),
             writable,
             owner: Some(owner),
-        })
+        };
+        map.hide_from_children()?;
+        Ok(map)
     }
 
-    /// Memory of `len` bytes at `base` that somebody else owns. Fails with `EFAULT` for a null
-    /// pointer, and with `EINVAL` unless both are multiples of 8.
+    /// Leaves the mapping, which is this process's own, out of what a forked child gets.
+    fn hide_from_children(&self) -> Result<(), Errno> {
+        // SAFETY: It is all ours, and what is advised leaves its contents as they are.
+        unsafe { madvise(self.base, self.len, MmapAdvise::MADV_DONTFORK) }
+    }
+
+    /// Memory of `len` bytes at `base` that somebody else owns, who also decides whether a forked
+    /// child gets it. Fails with `EFAULT` for a null pointer, and with `EINVAL` unless both are
+    /// multiples of 8.
     ///
     /// # Safety
     ///
@@ -122,11 +132,10 @@ impl Mapping {
     pub(crate) fn anonymous(len: u64, huge: bool) -> Result<Self, Errno> {
         let len = whole(len, if huge { 2 << 20 } else { 4096 })?;
         let map = Self::zeros(len, Some(Process::this()?))?;
-        // SAFETY: It is all ours, and what is advised leaves its contents as they are.
-        unsafe { madvise(map.base, map.len, MmapAdvise::MADV_DONTFORK) }?;
+        map.hide_from_children()?;
         if huge {
             // A kernel without huge pages says no, and small ones do.
-            // SAFETY: As before.
+            // SAFETY: It is all ours, and what is advised leaves its contents as they are.
             let _ = unsafe { madvise(map.base, map.len, MmapAdvise::MADV_HUGEPAGE) };
         }
         Ok(map)
@@ -268,23 +277,32 @@ fn copy_cqe(words: &[AtomicU64], first: usize) -> Option<abi::Cqe> {
 mod tests {
     use super::*;
     use crate::sys::holds_in_child;
+    use nix::sys::memfd::{memfd_create, MFdFlags};
 
     #[test]
     fn a_child_does_not_unmap_what_it_does_not_have() {
-        let map = Mapping::anonymous(4096, false).unwrap();
-        assert!(holds_in_child(move || {
-            // The child has other memory at that address.
-            let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-            let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE;
-            let (at, len) = (Some(map.base.addr()), whole(4096, 8).unwrap());
-            // SAFETY: Nothing is mapped there.
-            let own = unsafe { mmap_anonymous(at, len, prot, flags) }.unwrap();
-            let own = own.cast::<u8>().as_ptr();
-            // SAFETY: It was mapped above.
-            unsafe { own.write_volatile(7) };
-            drop(map);
-            // SAFETY: As above; the drop does not end it.
-            (unsafe { own.read_volatile() }) == 7
-        }));
+        let file = memfd_create(c"dmabuf", MFdFlags::MFD_CLOEXEC).unwrap();
+        nix::unistd::ftruncate(&file, 4096).unwrap();
+        for map in [
+            Mapping::anonymous(4096, false),
+            Mapping::new(&file, 0, 4096),
+            Mapping::shared(&file, 0, 100, false),
+        ] {
+            let map = map.unwrap();
+            assert!(holds_in_child(move || {
+                // The child has other memory at that address.
+                let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+                let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE;
+                let (at, len) = (Some(map.base.addr()), whole(4096, 8).unwrap());
+                // SAFETY: Nothing is mapped there.
+                let own = unsafe { mmap_anonymous(at, len, prot, flags) }.unwrap();
+                let own = own.cast::<u8>().as_ptr();
+                // SAFETY: It was mapped above.
+                unsafe { own.write_volatile(7) };
+                drop(map);
+                // SAFETY: As above; the drop does not end it.
+                (unsafe { own.read_volatile() }) == 7
+            }));
+        }
     }
 }
