@@ -145,8 +145,9 @@ pub(crate) struct Parts {
 /// [Order](#order) says which order both sides see.
 ///
 /// Cheap to clone. The kernel frees the memory when the last clone, slice and grant is dropped and
-/// the device is done with it. Dropping it with requests in flight is harmless. A forked child does
-/// not inherit the mapping, and must not use the buffer.
+/// the device is done with it. Dropping it with requests in flight is harmless. A forked child must
+/// not use the buffer, and does not inherit the mapping, unless it is memory of
+/// [`Pd::register_raw`].
 ///
 /// A device puts at most [`Self::key_bytes`] under one key, so a large buffer has several keys.
 /// Requests of this side may cross them. A [`Grant`](crate::Grant) is of one key, and
@@ -419,8 +420,9 @@ impl Buffer {
         })
     }
 
-    /// Returns whether this process is a forked child of the one that made the buffer: then its
-    /// memory is not mapped here, and the caller must not use it. Takes no lock.
+    /// Returns whether this process is a forked child of the one that made the buffer: then the
+    /// caller must not use it, and its memory is not mapped here, unless it is memory of
+    /// [`Pd::register_raw`]. Takes no lock.
     pub fn is_inherited(&self) -> bool {
         self.device().file().is_inherited()
     }

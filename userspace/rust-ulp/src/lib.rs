@@ -54,9 +54,11 @@
 //! and the [`Destination`] of a datagram. So building one counts no owner of anything.
 //!
 //! When a device is removed, waits end and every call says [`Error::DeviceGone`]; buffers stay
-//! readable. A forked child does not inherit the mappings of buffers and rings, and must not use
-//! these types. It may drop them: that takes no lock, and changes nothing for the parent. Types of
-//! tasks are registered with a runtime, which decides whether a child may drop them.
+//! readable. A forked child must not use these types, and does not inherit the mappings of buffers
+//! and rings; memory that the caller registered with [`Pd::register_raw`] is inherited as any other
+//! of the caller's. A child may drop these types: that takes no lock, and changes nothing for the
+//! parent. Types of tasks are registered with a runtime, which decides whether a child may drop
+//! them.
 //!
 //! # Tasks
 //!

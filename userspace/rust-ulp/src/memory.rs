@@ -24,6 +24,9 @@ impl Pd {
     /// The memory is pinned, and charged to `RLIMIT_MEMLOCK`, until the buffer is dropped and the
     /// device is done with it. Dropping the buffer does not free it.
     ///
+    /// A forked child inherits the memory as any other of the caller's, unlike that of other
+    /// buffers. Devices go on to access the parent's.
+    ///
     /// # Safety
     ///
     /// Until the buffer and all clones, slices and grants of it are dropped:
