@@ -160,7 +160,8 @@ struct Common {
     /// Time to measure instead of iterations, in seconds or with a unit.
     #[arg(short = 'D', long, value_name = "TIME", conflicts_with = "iters", value_parser = duration)]
     duration: Option<Duration>,
-    /// Messages per thread before the measurement [default: a tenth of -n, at most 1000]
+    /// Messages per thread before the measurement [default: a tenth of -n or of its default, at most
+    /// 1000]
     #[arg(long, value_name = "N")]
     warmup: Option<u64>,
     /// Sleep until a completion event instead of polling.
@@ -232,10 +233,7 @@ impl Common {
             Some(duration) => Amount::Millis(duration.as_millis() as u64),
             None => Amount::Iterations(self.iters.unwrap_or(default)),
         };
-        let warmup = match amount {
-            Amount::Iterations(n) => (n / 10).min(1000),
-            Amount::Millis(_) => default / 10,
-        };
+        let tenth = self.iters.unwrap_or(default) / 10;
         Config {
             test,
             metric,
@@ -244,7 +242,7 @@ impl Common {
             mode: if self.events { Mode::Event } else { Mode::Poll },
             sizes: vec![8],
             amount,
-            warmup: self.warmup.unwrap_or(warmup),
+            warmup: self.warmup.unwrap_or(tenth.min(1000)),
             timeout_ms: self.timeout.as_millis() as u64,
             ..base
         }
@@ -442,4 +440,35 @@ fn is_enough(rows: &[stats::Row], min_rate: Option<f64>) -> bool {
         message!("ulp: {rate:.6} Mpps of {size} bytes are less than --min-rate {min}");
     }
     slow.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Words {
+        #[command(flatten)]
+        common: Common,
+    }
+
+    #[test]
+    fn the_default_of_the_warm_up_is_as_the_help_says() {
+        for (words, metric, want) in [
+            (vec![], Metric::Latency, 100),
+            (vec![], Metric::Bandwidth, 1000),
+            (vec!["-n", "200"], Metric::Bandwidth, 20),
+            (vec!["-n", "1000000"], Metric::Latency, 1000),
+            (vec!["-D", "1"], Metric::Latency, 100),
+            (vec!["-D", "1"], Metric::Bandwidth, 1000),
+            (vec!["-D", "1"], Metric::Rate, 1000),
+            (vec!["-D", "1", "--warmup", "7"], Metric::Rate, 7),
+        ] {
+            let parsed = Words::try_parse_from([vec!["ulp"], words.clone()].concat());
+            let common = parsed.unwrap().common;
+            let config = common.config(Test::Write, metric, Config::default());
+            assert_eq!(config.warmup, want, "{words:?} {metric:?}");
+        }
+    }
 }
