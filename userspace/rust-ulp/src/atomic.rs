@@ -123,6 +123,7 @@ macro_rules! numbers {
                     to.store(u64::from_ne_bytes(word), for_store(order));
                     return Ok(());
                 }
+                let order = for_store(order);
                 self.update(offset, order, |_| value.to_ne_bytes()).map(drop)
             }
 
