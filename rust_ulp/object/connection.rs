@@ -621,10 +621,8 @@ impl Connection {
             // The thread that closed the connection ends it.
             return Ok(());
         }
-        if let Some(err) = progress.failure {
-            // The peer has gone since.
-            return Err(err);
-        }
+        // The peer may have gone since.
+        progress.failure.map_or(Ok(()), Err)?;
         progress.outcome.param = agreed;
         drop(progress);
         id.establish()?;
@@ -742,9 +740,8 @@ impl Connection {
         progress.failure = Some(enotconn());
         drop(progress);
         // The handler stays locked until the stage is right again.
-        let rejected = id
-            .as_ref()
-            .map_or(Ok(()), |id| id.reject(cm::REJECT_CONSUMER, private_data));
+        let id = id.as_ref();
+        let rejected = id.map_or(Ok(()), |id| id.reject(cm::REJECT_CONSUMER, private_data));
         if rejected == Err(ENOMEM) {
             let mut progress = self.progress.lock();
             (progress.stage, progress.failure) = before;
