@@ -229,7 +229,6 @@ u32 hca_lid(struct hca *hca, u32 port)
 	return hca->rules->lid + 16 * hca->number + port;
 }
 
-/* Of a port whose GIDs the core does not make. */
 int hca_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid)
 {
 	struct hca *hca = to_hca(ib);

@@ -284,7 +284,9 @@ static int init_wq(struct hca_wq *wq, u32 entries, u32 sge, size_t stride)
 
 static void reset_wq(struct hca_wq *wq)
 {
-	wq->head = wq->tail = wq->done = 0;
+	wq->head = 0;
+	wq->tail = 0;
+	wq->done = 0;
 }
 
 static int post_receives(struct hca_wq *wq, const struct ib_recv_wr *wr,
@@ -591,7 +593,7 @@ static void hold_last_recv(struct hca *hca, struct hca_qp *qp, bool hold)
 		if (hold && sge->lkey == HCA_DMA_LKEY)
 			qp->held[n] = hca_hold(hca, sge->addr);
 		else if (!hold && !hca_let_go(hca, sge->addr, qp->held[n]))
-			hca_broken(hca, "memory of leaked queue pair %u is gone",
+			hca_broken(hca, "memory of leaked QP %u is gone",
 				   qp->ib.qp_num);
 	}
 }
@@ -939,14 +941,13 @@ static int create_ah(struct ib_ah *ib, struct rdma_ah_init_attr *init,
 {
 	const struct ib_global_route *grh = rdma_ah_read_grh(init->ah_attr);
 	struct hca_address *to = &to_ah(ib)->to;
-	int err;
+	int err = 0;
 
 	/* Some are created with a spinlock held. */
-	if (init->flags & RDMA_CREATE_AH_SLEEPABLE) {
+	if (init->flags & RDMA_CREATE_AH_SLEEPABLE)
 		err = hca_command(to_hca(ib->device), "create_ah");
-		if (err)
-			return err;
-	}
+	if (err)
+		return err;
 	to->dgid = grh->dgid;
 	to->dlid = rdma_ah_get_dlid(init->ah_attr);
 	to->sgid_index = grh->sgid_index;
