@@ -294,7 +294,7 @@ impl UlpFile {
 
     /// Destroys an object whose handle was not committed. Sleeps.
     pub(crate) fn alloc_abort(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result {
-        let (object, charges) = self.table.write().alloc_abort(handle)?;
+        let (object, charges) = self.table.write().remove(handle)?;
         self.drop_object(handle, object, charges);
         Ok(())
     }

@@ -195,23 +195,12 @@ impl<O: Stored> Table<O> {
         }
     }
 
-    /// Removes the object that `handle` names, and its charges. Returns [`EBUSY`] while other objects
-    /// use it.
+    /// Removes the object that `handle` names, and its charges, whether or not the handle was
+    /// committed: [`Self::get`] says that of one from user space. Returns [`EBUSY`] while other
+    /// objects use it.
     pub(crate) fn remove(&mut self, handle: u32) -> Result<(O, Option<Charges>)> {
-        self.remove_if(handle, true)
-    }
-
-    /// Removes an object whose handle was not committed.
-    pub(crate) fn alloc_abort(&mut self, handle: u32) -> Result<(O, Option<Charges>)> {
-        self.remove_if(handle, false)
-    }
-
-    fn remove_if(&mut self, handle: u32, committed: bool) -> Result<(O, Option<Charges>)> {
         let handle = Handle::from_raw(handle).ok_or(ENOENT)?;
         let entry = self.entry(handle)?;
-        if entry.known.is_some() != committed {
-            return Err(ENOENT);
-        }
         if entry
             .object
             .as_ref()
