@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a process can do with its own memory, while the kernel uses it, and by not running.
 
-    stalled.py unscheduled|idle|stopped|parts|copies|ring|killed
+    stalled.py unscheduled|idle|stopped|parts|uncommitted|written|copies|ring|killed
 
-Expects the module and two hosts; `rxe1` is gone when `copies` returns. Prints KTAP.
+Expects the module and two hosts; `rxe1` is gone when `written` or `copies` returns. Prints KTAP.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import connect
 import tracing
 import ulp
 from lifetime import DEADLINE, LONG, ended, in_background, ours, remove
@@ -170,6 +171,60 @@ def test_copies(r):
     entries = got.pop("entries that are written")
     r.equal("then they find that the device is gone", got, dict.fromkeys(got, "ENODEV"))
     r.check("what was asked before that is answered", entries == "ENODEV" or getattr(entries, "count", 0) > 0, entries)
+    end.close()
+
+
+def test_uncommitted(r):
+    """A request that was taken, whose handle has not been written yet: nobody can use or destroy it by a guess."""
+    absent = absent_or_skip(r, 1)
+    if absent is None:
+        return
+    a, b = End("h1", "rxe1"), End("h2", "rxe2")
+    listener = connect.listen(a.file)
+    size = ctypes.sizeof(S["get_request"])
+    asked = bytes(S["get_request"](size=size, listener=listener.handle, timeout_ns=LONG))
+    absent.give(0, asked)
+    waiter = in_background(lambda: ulp.ioctl(a.file.fd, N["IOC_GET_REQUEST"], ctypes.c_void_p(absent.page(0))))
+    r.check("GET_REQUEST waits", ulp.until(lambda: ulp.sleeps_in_module(waiter)), waiter.result)
+    # Its struct goes away.
+    absent.memory.madvise(mmap.MADV_DONTNEED)
+    before = a.file.pd()
+    attempt = connect.start(b, "10.9.0.1", listener.addr.port)
+    r.check("... and stalls when it has one", absent.stalled(), waiter.result)
+    after = a.file.pd()
+    index = before & 0xFFFF
+    r.equal("a table gives its indices in turns", after & 0xFFFF, index + 2)
+    guess = 9 << 27 | before & 0x7FF0000 | index + 1
+    said = [error_of(a.file.call, "CONN_QUERY", conn=guess), error_of(a.file.destroy, guess)]
+    r.equal("CONN_QUERY and DESTROY by its handle", said, ["ENOENT"] * 2)
+    absent.give(0, asked)
+    r.equal("the struct comes back", ended(waiter), None)
+    got = S["get_request"].from_buffer_copy(absent.memory[:size])
+    r.equal("... with that handle", hex(got.handle), hex(guess))
+    r.equal("which is destroyed", error_of(a.file.destroy, guess), "none")
+    r.equal("the attempt fails", connect.wait(b.file, attempt.handle)[0], errno.ECONNREFUSED)
+    a.close()
+    b.close()
+
+
+def test_written(r):
+    """A struct that is written back with a new handle stalls: the device can be removed meanwhile."""
+    absent = absent_or_skip(r, 2)
+    if absent is None:
+        return
+    end = End("h1", "rxe1")
+    size = ctypes.sizeof(S["buffer_register"])
+    asked = bytes(S["buffer_register"](size=size, pd=end.pd, addr=absent.page(1), length=PAGE))
+    absent.give(0, asked)
+    waiter = in_background(lambda: ulp.ioctl(end.file.fd, N["IOC_BUFFER_REGISTER"], ctypes.c_void_p(absent.page(0))))
+    r.check("BUFFER_REGISTER stalls at its memory", absent.stalled(1), waiter.result)
+    absent.memory.madvise(mmap.MADV_DONTNEED, 0, PAGE)
+    absent.give(1)
+    r.check("... then at its struct, which is gone", absent.stalled(1), waiter.result)
+    r.equal("the device goes meanwhile", ended(in_background(ulp.unplug, "rxe1")), (0, ""))
+    r.equal("it still stalls", waiter.result, "not ended")
+    absent.give(0, asked)
+    r.equal("then it finds that the device is gone", ended(waiter), "ENODEV")
     end.close()
 
 
