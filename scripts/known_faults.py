@@ -30,6 +30,7 @@ END = re.compile(r"---\[ end trace ")
 
 STOCK = {"7.2.12+deb13-amd64"}
 RXE_TASK = [r"(RIP: .*:|pc : )rxe_sched_task\+", r" rxe_udp_encap_recv\+"]
+# Those that frames of the module do not rule out.
 ANYWHERE = {"stale-int3"}
 # Name: kernels, and for each report its first line and what else must be in it. Reports beyond the first may lack.
 FAULTS = {

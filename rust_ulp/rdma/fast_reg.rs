@@ -130,11 +130,11 @@ impl FastRegQp {
     /// Waits for a request, and returns its status, and whether it came too late. Sleeps for as long
     /// as the device takes. A local operation needs no peer, and is flushed when the queue pair fails.
     ///
-    /// A device that fails completes requests for who polls, but need not report that, see
-    /// `rust_ulp_wait_drained()` in bindings/ib.c, so this polls. And its driver may post a request to
-    /// an adapter that does nothing any more, until somebody moves the queue pair to ERR
-    /// (drivers/infiniband/hw/bnxt_re/ib_verbs.c:bnxt_re_modify_qp, which flushes it even if the
-    /// adapter does not answer).
+    /// This polls: a driver completes the requests of a failed device when the queue is polled, but
+    /// need not report that, see `rust_ulp_wait_drained()` in bindings/ib.c. A driver may also post a
+    /// request to an adapter that has stopped. After [`LOOKS`] polls this moves the queue pair to
+    /// ERR, which has the driver flush the request, with bnxt_re even if the adapter does not answer
+    /// (drivers/infiniband/hw/bnxt_re/ib_verbs.c:bnxt_re_modify_qp).
     fn status_of(&self, waiter: &Waiter) -> (u32, bool) {
         let mut looks = 0u32;
         loop {

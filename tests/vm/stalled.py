@@ -208,7 +208,7 @@ def test_uncommitted(r):
 
 
 def test_written(r):
-    """A struct that is written back with a new handle stalls: the device can be removed meanwhile."""
+    """A device can be removed while the kernel waits to write a new handle back to its caller."""
     absent = absent_or_skip(r, 2)
     if absent is None:
         return
@@ -221,7 +221,7 @@ def test_written(r):
     absent.memory.madvise(mmap.MADV_DONTNEED, 0, PAGE)
     absent.give(1)
     r.check("... then at its struct, which is gone", absent.stalled(1), waiter.result)
-    r.equal("the device goes meanwhile", ended(in_background(ulp.unplug, "rxe1")), (0, ""))
+    r.equal("the device is removed while the command stalls", ended(in_background(ulp.unplug, "rxe1")), (0, ""))
     r.equal("it still stalls", waiter.result, "not ended")
     absent.give(0, asked)
     r.equal("then it finds that the device is gone", ended(waiter), "ENODEV")
