@@ -52,7 +52,7 @@ unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
 unsigned int hca_fail_halfway, hca_lose_register;
 PARAM(fail_halfway, uint, 0644, "the n-th modified QP fails afterwards");
 PARAM(lose_register, uint, 0644, "the next n REG_MR are never carried out");
-PARAM(flush_register, uint, 0644, "the next n REG_MR fail their queue pair");
+PARAM(flush_register, uint, 0644, "the next n REG_MR or datagrams fail");
 PARAM(poll_ms, uint, 0644, "milliseconds that a worker keeps completions");
 PARAM(deaf, uint, 0644, "the adapter, 1 or 2, that receives nothing");
 PARAM(unheard, uint, 0644, "number of messages that it has not received");
@@ -90,7 +90,6 @@ unsigned int hca_count_down(unsigned int *left)
 int hca_command(struct hca *hca, const char *name)
 {
 	unsigned int us = READ_ONCE(hca_command_us);
-	bool fails;
 
 	might_sleep();
 	if (us)
@@ -99,10 +98,9 @@ int hca_command(struct hca *hca, const char *name)
 	if (READ_ONCE(hca->error) && !strstarts(name, "de") &&
 	    strcmp(name, "modify_qp"))
 		return -EIO;
-	fails = (!fail_name[0] || sysfs_streq(fail_name, name)) &&
-		(READ_ONCE(hca_fail_command) == UINT_MAX ||
-		 hca_count_down(&hca_fail_command) == 1);
-	if (!fails)
+	if ((fail_name[0] && !sysfs_streq(fail_name, name)) ||
+	    (READ_ONCE(hca_fail_command) != UINT_MAX &&
+	     hca_count_down(&hca_fail_command) != 1))
 		return 0;
 	dev_info(&hca->pdev->dev, "%s fails, as was asked for\n", name);
 	return -EIO;

@@ -521,8 +521,8 @@ static bool next_wqe(struct hca_qp *qp, struct hca_wqe **wqe,
 	HCA_LOCK(&qp->lock);
 	*state = qp->state;
 	if (qp->sq.tail != qp->sq.head && !qp->stalled &&
-	    !READ_ONCE(hca_stopped) &&
-	    (*state == IB_QPS_RTS || *state == IB_QPS_ERR))
+	    !READ_ONCE(hca_stopped) && *state >= IB_QPS_RTS &&
+	    *state != IB_QPS_SQD)
 		*wqe = hca_entry(&qp->sq, qp->sq.tail);
 	else
 		running = qp->late_far.count;
@@ -543,12 +543,12 @@ static void run(struct hca_qp *qp, bool in_worker)
 	u64 moved = 0;
 
 	while (next_wqe(qp, &wqe, &state)) {
-		if (!wqe || state == IB_QPS_ERR ||
+		if (!wqe || state != IB_QPS_RTS ||
 		    wqe->opcode != IB_WR_RDMA_WRITE)
 			land(qp);
 		if (!wqe)
 			continue;
-		if (state == IB_QPS_ERR) {
+		if (state != IB_QPS_RTS) {
 			complete_wqe(qp, wqe, IB_WC_WR_FLUSH_ERR);
 			continue;
 		}
@@ -559,18 +559,18 @@ static void run(struct hca_qp *qp, bool in_worker)
 		else if (moved > HCA_INLINE_BYTES)
 			goto worker;
 		if (wqe->opcode == IB_WR_REG_MR &&
-		    hca_count_down(&hca_flush_register)) {
-			hca_fail(qp);
-			continue;
-		}
-		if (wqe->opcode == IB_WR_REG_MR &&
 		    hca_count_down(&hca_lose_register)) {
 			/* Until the queue pair changes its state. */
 			scoped_guard(spinlock_irqsave, &qp->lock)
 				qp->stalled = true;
 			continue;
 		}
-		status = execute(qp, wqe, in_worker);
+		if ((wqe->opcode == IB_WR_REG_MR ||
+		     qp->ib.qp_type == IB_QPT_UD) &&
+		    hca_count_down(&hca_flush_register))
+			status = IB_WC_WR_FLUSH_ERR;
+		else
+			status = execute(qp, wqe, in_worker);
 		if (status == HCA_BUSY)
 			goto worker;
 		if ((status == HCA_RETRY || status == HCA_RNR) &&
@@ -580,8 +580,10 @@ static void run(struct hca_qp *qp, bool in_worker)
 		    qp->init.sq_sig_type == IB_SIGNAL_ALL_WR)
 			land(qp);
 		complete_wqe(qp, wqe, status);
-		if (status)
+		if (status && qp->ib.qp_type == IB_QPT_RC)
 			hca_fail(qp);
+		else if (status) /* Receives go on: IBA 10.3.1. */
+			cmpxchg(&qp->state, IB_QPS_RTS, IB_QPS_SQE);
 	}
 	return;
 worker:
