@@ -260,7 +260,7 @@ pub(super) fn modify(ctx: &Ctx<'_>, value: &mut abi::QpModify) -> Result {
     let qp = ctx.file.table().read().qp(value.qp)?.clone();
     check_attributes(&ctx.device, value)?;
 
-    let from = qp.qp().state();
+    let from = qp.qp().find_state()?;
     if value.attr_mask & abi::QP_CUR_STATE != 0
         && State::from_raw(value.attr.cur_qp_state.into()) != Some(from)
     {

@@ -358,9 +358,22 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
-    /// Returns the state that it was last moved to.
+    /// Returns the state that it was last moved to, and SQE once [`Self::find_state`] has found that.
     pub(crate) fn state(&self) -> State {
         State::from_raw(self.state.load(Acquire)).unwrap_or(State::Err)
+    }
+
+    /// Returns what [`Self::state`] does, after a look at the device. That moves an unreliable queue
+    /// pair to SQE when a send fails, and nobody is told (IBA 10.3.1;
+    /// drivers/infiniband/ulp/ipoib/ipoib_ib.c:ipoib_qp_state_validate). Sleeps. Fails with
+    /// [`ENOENT`] when the queue pair has ended.
+    pub(crate) fn find_state(&self) -> Result<State> {
+        let _life = self.lock()?;
+        let may_fail = self.qp_type != QpType::Rc && self.state() == State::Rts;
+        if may_fail && self.device_state() == Some(bindings::IB_QPS_SQE) {
+            self.state.store(bindings::IB_QPS_SQE, Release);
+        }
+        Ok(self.state())
     }
 
     /// Returns the number of posted requests in the send and in the receive queue. Process context

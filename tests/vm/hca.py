@@ -4,7 +4,7 @@
 
     hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|reads|events|reused|most|landing|connect|
         unusable|srq|interrupts|contexts|delayed|undrained|worker|late|halfway|dereg|unrevoked|kept|leaked|flushed|
-        unanswered|undestroyed|silent|refused|stopped
+        sqe|unanswered|undestroyed|silent|refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -748,6 +748,41 @@ def test_flushed(r):
     a.buffer.map[:8] = pattern(3, 8)
     a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=grant.addr, rkey=grant.rkey)])
     r.equal("after that a grant works", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, pattern(3, 8)))
+
+
+def test_sqe(r):
+    """A datagram that fails stops the send queue alone (IBA 10.3.1), and a change to RTS starts it again."""
+    a, b = End("h1", "hca1", kind="UD"), End("h2", "hca2", kind="UD")
+    for end in (a, b):
+        end.qp.start(17)
+        end.file.submit([end.qp.wr("RECV", end.buffer, PAGE * n, 256, user_data=90 + n) for n in range(2)])
+    to = {end: end.file.ah(end.pd, peer.file.gid().gid).handle for end, peer in ((a, b), (b, a))}
+
+    def send(end, peer, *numbers):
+        end.file.submit([end.qp.datagram(to[end], peer.qp.num, 17, end.buffer, 0, 8, user_data=n) for n in numbers])
+        return [(c.user_data, c.status) for c in end.cq.wait(len(numbers))]
+
+    def state():
+        return a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state
+
+    adapter(flush_register=1)
+    r.equal("a datagram fails, and those after it are flushed", send(a, b, 1, 2), [(1, 5), (2, 5)])
+    r.equal("the queue pair is in SQE", state(), N["QPS_SQE"])
+    r.equal("a datagram in SQE is flushed, too", send(a, b, 3), [(3, 5)])
+    r.equal("the peer sends one meanwhile", send(b, a, 4), [(4, 0)])
+    r.equal("... and it is received", [(c.user_data, c.status) for c in a.cq.wait(1)], [(90, 0)])
+    wrong = error_of(a.qp.modify, "STATE CUR_STATE", qp_state=N["QPS_RTS"], cur_qp_state=N["QPS_RTS"])
+    r.equal("a change that says it begins in RTS", (wrong, state()), ("EPROTO", N["QPS_SQE"]))
+    a.qp.modify("STATE CUR_STATE", qp_state=N["QPS_RTS"], cur_qp_state=N["QPS_SQE"])
+    r.equal("one that says SQE moves it to RTS", state(), N["QPS_RTS"])
+    r.equal("datagrams arrive again", send(a, b, 5, 6), [(5, 0), (6, 0)])
+    r.equal("... the first of all that do", [(c.user_data, c.status) for c in b.cq.wait(2)], [(90, 0), (91, 0)])
+    adapter(flush_register=1)
+    send(a, b, 7)
+    a.qp.modify("STATE", qp_state=N["QPS_RTS"])
+    r.equal("nobody needs to say where a change begins", (send(a, b, 8), state()), ([(8, 0)], N["QPS_RTS"]))
+    a.close()
+    b.close()
 
 
 def test_unanswered(r):
