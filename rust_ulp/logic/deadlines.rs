@@ -4,6 +4,23 @@
 
 use core::ops::DerefMut;
 
+/// How many slots the worker of a queue looks at in [`STEP`], at most: all of them each time that the
+/// timer fires.
+const SLOTS_IN_STEP: u32 = 1024;
+
+/// The granularity of deadlines in a queue of no more slots, in nanoseconds.
+const STEP: u64 = 1 << 20;
+
+/// Returns when the deadline `at_ns` passes in a queue with `slots` slots: not before, and at a multiple
+/// of [`STEP`] for each [`SLOTS_IN_STEP`], or part of these.
+#[allow(unreachable_pub)]
+pub fn rounded(at_ns: u64, slots: u32) -> u64 {
+    let steps = slots.div_ceil(SLOTS_IN_STEP).max(1);
+    at_ns
+        .checked_next_multiple_of(STEP.saturating_mul(steps.into()))
+        .unwrap_or(u64::MAX)
+}
+
 /// The deadlines of a queue, at most one for each slot.
 ///
 /// # Invariants

@@ -36,7 +36,10 @@ use crate::{
         }, //
     },
     logic::{
-        deadlines::Deadlines,
+        deadlines::{
+            self,
+            Deadlines, //
+        },
         mark::Mark,
         order::{
             Link,
@@ -421,17 +424,6 @@ pub(super) struct Calls {
     pub(super) expired: unsafe extern "C" fn(*const c_void),
 }
 
-/// The granularity of deadlines, in nanoseconds. Deadlines are rounded up to a multiple of it, so
-/// the timer of a queue fires at most once in this time.
-const DEADLINE_STEP: u64 = 1 << 20;
-
-/// Returns the first multiple of [`DEADLINE_STEP`] that is not before `at_ns`.
-fn step_from(at_ns: u64) -> u64 {
-    at_ns
-        .checked_next_multiple_of(DEADLINE_STEP)
-        .unwrap_or(u64::MAX)
-}
-
 /// The most slots that are looked at while the lock is held, with bottom halves disabled.
 const LOCKED_SLOTS: u32 = 64;
 
@@ -634,7 +626,11 @@ impl<R: WrContext> Queue<R> {
     ) -> Option<PostedWr> {
         let entry = lists.entries.get_mut(index as usize)?;
         let request = make();
-        let deadline = if timed { Self::deadline(&request) } else { 0 };
+        let deadline = if timed {
+            Self::deadline(&request, self.depth())
+        } else {
+            0
+        };
         lists.number = lists.number.wrapping_add(1);
         lists.bytes = lists.bytes.wrapping_add(request.bytes().into());
         let is_plain = !signaled && request.is_plain();
@@ -876,13 +872,13 @@ impl<R: WrContext> Queue<R> {
         Some((index, lists.number_of(index)))
     }
 
-    /// Returns the deadline of a request that is posted now; 0 for none.
+    /// Returns the deadline of a request that is posted now to a queue with `slots` slots; 0 for none.
     // Inlined: a reference would keep the requests in memory.
     #[inline(always)]
-    fn deadline(request: &R) -> u64 {
+    fn deadline(request: &R, slots: u32) -> u64 {
         match request.end_ns(0) {
             0 => 0,
-            _ => step_from(request.end_ns(now_ns())),
+            _ => deadlines::rounded(request.end_ns(now_ns()), slots),
         }
     }
 

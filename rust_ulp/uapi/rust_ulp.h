@@ -1049,7 +1049,8 @@ struct rust_ulp_wr_ud {
 /*
  * Describes a work request. With more than one element, @sge.offset is the address of an array of
  * @num_sge struct rust_ulp_sge, and @sge.buffer and @sge.length are 0. The end of @timeout_ns is
- * rounded up to a multiple of 2^20 ns.
+ * rounded up to a multiple of 2^20 ns; in a queue for more than 1024 requests, of 2^20 ns for each
+ * 1024 of them, or part of these.
  */
 struct rust_ulp_wr {
 	__aligned_u64 user_data;	/* [in; any] copied to the completion */

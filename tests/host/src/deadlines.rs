@@ -2,7 +2,7 @@
 
 //! The deadlines of a queue, against a map.
 
-use crate::logic::deadlines::Deadlines;
+use crate::logic::deadlines::{rounded, Deadlines};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -44,4 +44,22 @@ fn a_queue_without_memory_for_deadlines_has_none() {
     *deadlines.times_mut() = vec![0];
     deadlines.set(0, 1);
     assert_eq!(deadlines.get(0), 1);
+}
+
+#[test]
+fn a_timer_looks_at_1024_slots_in_each_step_at_most() {
+    const STEP: u64 = 1 << 20;
+    for (slots, steps) in [
+        (0, 1),
+        (1, 1),
+        (1024, 1),
+        (1025, 2),
+        (16384, 16),
+        (u32::MAX, 1 << 22),
+    ] {
+        let unit = steps * STEP;
+        let times = [1, unit - 1, unit, unit + 1].map(|at_ns| rounded(at_ns, slots));
+        assert_eq!(times, [unit, unit, unit, 2 * unit], "{slots} slots");
+        assert_eq!(rounded(u64::MAX, slots), u64::MAX);
+    }
 }

@@ -413,7 +413,8 @@ macro_rules! request {
             }
 
             /// Sets how long it may take from when it is posted on, in units of about a
-            /// millisecond; there is no limit unless said. Afterwards it completes as
+            /// millisecond for each 1,024 requests that the queue has room for, or part of these;
+            /// there is no limit unless said. Afterwards it completes as
             /// [`Status::TimedOut`](crate::Status::TimedOut), which says nothing of the queue pair:
             /// that goes on, and the device is not done with the request.
             #[inline]
