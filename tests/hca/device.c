@@ -491,12 +491,12 @@ static struct pci_driver hca_driver = {
 
 static int __init hca_init(void)
 {
-	int err = hca_add_exporter();
+	int err = IS_ENABLED(CONFIG_VMAP_PFN) ? hca_add_exporter() : 0;
 
 	if (err)
 		return err;
 	err = pci_register_driver(&hca_driver);
-	if (err)
+	if (err && IS_ENABLED(CONFIG_VMAP_PFN))
 		hca_remove_exporter();
 	return err;
 }
@@ -505,7 +505,8 @@ module_init(hca_init);
 static void __exit hca_exit(void)
 {
 	pci_unregister_driver(&hca_driver);
-	hca_remove_exporter();
+	if (IS_ENABLED(CONFIG_VMAP_PFN))
+		hca_remove_exporter();
 }
 module_exit(hca_exit);
 

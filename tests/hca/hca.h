@@ -57,6 +57,10 @@ struct hca_rules {
 	u64 page_sizes;
 	/* It refuses to post atomics; it grants none; it refuses to post LOCAL_INV. */
 	bool refuses_atomics, no_remote_atomics, no_local_inv;
+	/* It creates a queue pair for inline data all the same, and takes none. */
+	bool no_inline;
+	/* RESET is refused but from ERR; it is said, and no way leads from there. */
+	bool reset_from_error, no_reset;
 	/* A key covers no more than PAGE_SIZE bytes for each page that it was allocated for. */
 	bool short_keys;
 	/* The rights that REG_MR adds. */
@@ -237,7 +241,7 @@ struct hca_qp {
 	bool running, stalled;
 	/* Messages of the peer that are being received. */
 	int inbound;
-	bool last_wqe, established;
+	bool last_wqe, established, spent;
 	/* Destroying it failed; then these are the pages of its last receive. */
 	bool refused;
 	struct page *held[HCA_MAX_SGE];
@@ -357,19 +361,8 @@ enum ib_wc_status hca_gather(struct hca_qp *qp, struct hca_wqe *wqe,
 /* datagram.c */
 enum ib_wc_status hca_send_datagram(struct hca_qp *qp, struct hca_wqe *wqe);
 
-/* exporter.c, which needs vmap_pfn() */
-#ifdef CONFIG_VMAP_PFN
+/* exporter.c, where the kernel has CONFIG_VMAP_PFN */
 int hca_add_exporter(void);
 void hca_remove_exporter(void);
-#else
-static inline int hca_add_exporter(void)
-{
-	return 0;
-}
-
-static inline void hca_remove_exporter(void)
-{
-}
-#endif
 
 #endif

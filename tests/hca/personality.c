@@ -33,6 +33,8 @@ static const struct hca_rules all_rules[] = {
 	{
 		/* hw/mlx4/qp.c has all types, atomics and LAST_WQE_REACHED. */
 		DRIVER("mlx4", MLX4),
+		/* hw/mlx4/qp.c:set_kernel_sq_size */
+		.no_inline = true,
 	},
 	{
 		DRIVER("mlx5", MLX5),
@@ -72,6 +74,8 @@ static const struct hca_rules all_rules[] = {
 		.short_keys = true,
 		/* hw/irdma/verbs.c:irdma_post_send leaves remote_atomics_en of REG_MR 0. */
 		.no_remote_atomics = true,
+		/* hw/irdma/verbs.c:irdma_modify_qp_roce */
+		.no_reset = true,
 	},
 	{
 		DRIVER("qedr", QEDR),
@@ -92,6 +96,8 @@ static const struct hca_rules all_rules[] = {
 		.good_pages = 8192,
 		/* net/ethernet/qlogic/qed/qed_rdma.c:qed_rdma_bmap_alloc_id */
 		.reuses_keys = true,
+		/* hw/qedr/verbs.c:qedr_update_qp_state */
+		.reset_from_error = true,
 	},
 	{
 		DRIVER("bnxt", BNXT_RE),
@@ -174,6 +180,8 @@ static const struct hca_rules all_rules[] = {
 		.page_sizes = PAGE_SIZE,
 		/* sw/rdmavt/mr.c, rvt_map_mr_sg() */
 		.fixed_page_size = true,
+		/* sw/rdmavt/qp.c:rvt_create_qp */
+		.no_inline = true,
 	},
 	{
 		PLAIN,

@@ -494,6 +494,8 @@ static int create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init,
 	int err;
 
 	err = check_qp(hca, init);
+	if (hca->rules->no_inline)
+		cap->max_inline_data = 0;
 	if (!err)
 		err = hca_check_sq(hca, cap);
 	if (!err)
@@ -657,44 +659,37 @@ static int find_path(struct hca_qp *qp, const struct rdma_ah_attr *attr)
 			rdma_ah_get_dlid(attr));
 }
 
+#define TAKE(bit, to, from)             \
+	({                              \
+		if (mask & IB_QP_##bit) \
+			(to) = (from);  \
+	})
+
 static void take_attributes(struct hca_qp *qp, const struct ib_qp_attr *attr,
 			    int mask)
 {
 	struct ib_qp_attr *to = &qp->attr;
 
-	if (mask & IB_QP_PKEY_INDEX)
-		to->pkey_index = attr->pkey_index;
-	if (mask & IB_QP_PORT)
-		to->port_num = attr->port_num;
-	if (mask & IB_QP_QKEY)
-		to->qkey = attr->qkey;
-	if (mask & IB_QP_ACCESS_FLAGS)
-		to->qp_access_flags = attr->qp_access_flags;
+	TAKE(PKEY_INDEX, to->pkey_index, attr->pkey_index);
+	TAKE(PORT, to->port_num, attr->port_num);
+	TAKE(QKEY, to->qkey, attr->qkey);
+	TAKE(ACCESS_FLAGS, to->qp_access_flags, attr->qp_access_flags);
 	if (mask & IB_QP_AV) {
 		to->ah_attr = attr->ah_attr;
 		to->ah_attr.grh.sgid_attr = NULL;
 		qp->dest = find_path(qp, &attr->ah_attr);
 	}
-	if (mask & IB_QP_PATH_MTU)
-		to->path_mtu = attr->path_mtu;
-	if (mask & IB_QP_TIMEOUT)
-		to->timeout = attr->timeout;
-	if (mask & IB_QP_RETRY_CNT)
-		to->retry_cnt = attr->retry_cnt;
-	if (mask & IB_QP_RNR_RETRY)
-		to->rnr_retry = attr->rnr_retry;
-	if (mask & IB_QP_MAX_QP_RD_ATOMIC)
-		to->max_rd_atomic = attr->max_rd_atomic;
-	if (mask & IB_QP_MAX_DEST_RD_ATOMIC)
-		to->max_dest_rd_atomic = attr->max_dest_rd_atomic;
-	if (mask & IB_QP_MIN_RNR_TIMER)
-		to->min_rnr_timer = attr->min_rnr_timer;
-	if (mask & IB_QP_DEST_QPN)
-		to->dest_qp_num = attr->dest_qp_num;
-	if (mask & IB_QP_RQ_PSN)
-		qp->recv_psn = attr->rq_psn;
-	if (mask & IB_QP_SQ_PSN)
-		qp->send_psn = attr->sq_psn;
+	TAKE(PATH_MTU, to->path_mtu, attr->path_mtu);
+	TAKE(TIMEOUT, to->timeout, attr->timeout);
+	TAKE(RETRY_CNT, to->retry_cnt, attr->retry_cnt);
+	TAKE(RNR_RETRY, to->rnr_retry, attr->rnr_retry);
+	TAKE(MAX_QP_RD_ATOMIC, to->max_rd_atomic, attr->max_rd_atomic);
+	TAKE(MAX_DEST_RD_ATOMIC, to->max_dest_rd_atomic,
+	     attr->max_dest_rd_atomic);
+	TAKE(MIN_RNR_TIMER, to->min_rnr_timer, attr->min_rnr_timer);
+	TAKE(DEST_QPN, to->dest_qp_num, attr->dest_qp_num);
+	TAKE(RQ_PSN, qp->recv_psn, attr->rq_psn);
+	TAKE(SQ_PSN, qp->send_psn, attr->sq_psn);
 	qp->retries = to->retry_cnt;
 	qp->rnr_retries = to->rnr_retry;
 	to->en_sqd_async_notify = mask & IB_QP_EN_SQD_ASYNC_NOTIFY &&
@@ -716,6 +711,8 @@ static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 	to = mask & IB_QP_STATE ? attr->qp_state : from;
 	if ((mask & IB_QP_CUR_STATE && from != READ_ONCE(qp->state)) ||
 	    !ib_modify_qp_is_ok(from, to, ib->qp_type, mask) ||
+	    (rules->reset_from_error && !to && from && from != IB_QPS_ERR) ||
+	    (qp->spent && to == IB_QPS_INIT) ||
 	    (mask & IB_QP_MAX_QP_RD_ATOMIC &&
 	     attr->max_rd_atomic > rules->max_init_rd_atomic) ||
 	    (mask & IB_QP_MAX_DEST_RD_ATOMIC &&
@@ -725,6 +722,7 @@ static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 	if (err)
 		return err;
 	if (to == IB_QPS_RESET) {
+		qp->spent = rules->no_reset && (qp->spent || from);
 		reset_qp(qp);
 		return 0;
 	}

@@ -44,7 +44,7 @@ class Personality:
 RC_UD = {"kinds": ("RC", "UD")}
 PERSONALITIES = {
     "plain": Personality(),
-    "mlx4": Personality(srq=True),
+    "mlx4": Personality(srq=True, inline=0),
     "mlx5": Personality(srq=True, posts_atomics=False),
     "irdma": Personality(**RC_UD, inline=101, grants_atomics=False, key=512 << 12),
     "qedr": Personality(kinds=("RC",), send_sge=4),
@@ -54,7 +54,7 @@ PERSONALITIES = {
     "hip08": Personality(**RC_UD, srq=True, key=0),
     "mana": Personality(kinds=("UD",), key=0),
     "ib": Personality(),
-    "opa": Personality(srq=True, key=512 << 12),
+    "opa": Personality(srq=True, inline=0, key=512 << 12),
     "iwarp": Personality(),
     "strict": Personality(kinds=("RC",), posts_atomics=False, send_sge=1, inline=0, wr=511, cqe=1024, key=16 << 12),
 }
