@@ -185,7 +185,7 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
     // The last port, and whether it is active. The GIDs of a port follow each other.
     let mut last: Option<(u32, bool)> = None;
     device.for_each_gid(|port, index| {
-        let Ok(gid) = device.gid(port, index, net) else {
+        let Ok(gid) = device.gid(port, index, Some(net)) else {
             return;
         };
         if gid.foreign_net {

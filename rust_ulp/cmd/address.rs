@@ -89,7 +89,7 @@ pub(super) fn check_address(ctx: &Ctx<'_>, av: &AddressVector) -> Result<Option<
         };
     }
     let held = device.hold_gid(av.port, av.sgid_index.into())?;
-    let gid = device.gid(av.port, av.sgid_index.into(), ctx.file.net())?;
+    let gid = device.gid(av.port, av.sgid_index.into(), Some(ctx.file.net()))?;
     if gid.foreign_net {
         return Err(ENOENT);
     }

@@ -45,14 +45,7 @@ fn register_pages(
 ) -> Result<kernel::sync::Arc<BufferObject>> {
     let pd = ctx.file.table().read().use_pd(pd)?;
     let read_only = flags & abi::BUFFER_READ_ONLY != 0;
-    BufferObject::register(
-        pd,
-        ctx.file.net(),
-        ctx.file.mmap_offsets(),
-        pages,
-        kind,
-        read_only,
-    )
+    BufferObject::register(pd, ctx.file.mmap_offsets(), pages, kind, read_only)
 }
 
 /// Allocates memory. Sleeps, possibly for long until large pages are free.

@@ -49,7 +49,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::GrantCreate) -> Result<Obje
         user_data: value.user_data,
     };
     let grants = qp.as_ref().and_then(|qp| qp.grants());
-    let object = GrantObject::new(buffer, ctx.file.net(), grants, attr)?;
+    let object = GrantObject::new(buffer, grants, attr)?;
     // A queue pair that fails after this check ends the grant. One that failed before may have
     // ended its grants before this one was added.
     if qp.is_some_and(|qp| qp.qp().has_failed()) {

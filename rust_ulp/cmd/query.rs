@@ -236,7 +236,7 @@ pub(super) fn gids(file: &UlpFile, value: &mut abi::GidQuery) -> Result {
         if port != number {
             return;
         }
-        let Ok(gid) = device.device().gid(number, index, file.net()) else {
+        let Ok(gid) = device.device().gid(number, index, Some(file.net())) else {
             return;
         };
         // The address is the business of another namespace.

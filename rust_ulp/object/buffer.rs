@@ -24,7 +24,6 @@ use crate::{
     ext::{
         dmabuf::Import,
         errno::eopnotsupp,
-        net::NetNs,
         pages::{
             AllocPolicy,
             Pages,
@@ -140,7 +139,6 @@ pub(crate) fn allocate(
 /// being killed.
 fn prepare_keys(
     pd: &PdObject,
-    net: &NetNs,
     pages: &Arc<Pages>,
     key_bytes: u64,
     access: u32,
@@ -159,14 +157,7 @@ fn prepare_keys(
             .len()
             .saturating_sub(at)
             .min(usize::try_from(room).unwrap_or(usize::MAX));
-        let memory = Memory::new(
-            pd.pd(),
-            || pd.fast_reg(net),
-            pages.clone(),
-            at,
-            bytes,
-            access,
-        )?;
+        let memory = Memory::new(pd.pd(), || pd.fast_reg(), pages.clone(), at, bytes, access)?;
         keys.push(memory, GFP_KERNEL_ACCOUNT)?;
         at = at.saturating_add(bytes);
         if crate::ext::task::is_killed() {
@@ -182,7 +173,6 @@ impl BufferObject {
     /// Returns [`EINTR`] when the process is being killed.
     pub(crate) fn register(
         pd: UseRef<PdObject>,
-        net: &NetNs,
         offsets: &Arc<MmapOffsets>,
         pages: Pages,
         kind: u32,
@@ -191,7 +181,7 @@ impl BufferObject {
         let access = if read_only { 0 } else { access::LOCAL_WRITE };
         let pages = Arc::new(pages, GFP_KERNEL_ACCOUNT)?;
         let key_bytes = mr::max_bytes(&pd.pd().device().attributes(), pages.chunk_size() as u64);
-        let keys = prepare_keys(&pd, net, &pages, key_bytes, access)?;
+        let keys = prepare_keys(&pd, &pages, key_bytes, access)?;
         let mmap_offset = if pages.can_be_mapped() {
             Some(offsets.reserve(pages.len())?)
         } else {

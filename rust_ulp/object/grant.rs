@@ -29,8 +29,7 @@ use crate::{
         lock::{
             new_spinlock_bh,
             SpinLockBh, //
-        },
-        net::NetNs, //
+        }, //
     },
     rdma::mr::{
         access,
@@ -400,7 +399,6 @@ impl GrantObject {
     /// does not grant them.
     pub(crate) fn new(
         buffer: UseRef<BufferObject>,
-        net: &NetNs,
         grants: Option<Arc<QpGrants>>,
         mut attr: GrantAttr,
     ) -> Result<Arc<Self>> {
@@ -426,7 +424,7 @@ impl GrantObject {
         }
         // First: from here on the end of the queue pair ends the grant.
         let epoch = grants.as_ref().map_or(0, |grants| grants.epoch());
-        let mr = register(&buffer, net, &attr)?;
+        let mr = register(&buffer, &attr)?;
         let key = RemoteKey::new(mr, &attr, epoch)?;
         if let Some(grants) = &grants {
             grants.add(key.clone())?;
@@ -520,7 +518,7 @@ impl Drop for GrantObject {
 }
 
 /// Registers the range of `attr`. Sleeps.
-fn register(buffer: &BufferObject, net: &NetNs, attr: &GrantAttr) -> Result<Mr> {
+fn register(buffer: &BufferObject, attr: &GrantAttr) -> Result<Mr> {
     let mut raw = 0;
     for (right, bits) in [
         (
@@ -539,7 +537,7 @@ fn register(buffer: &BufferObject, net: &NetNs, attr: &GrantAttr) -> Result<Mr> 
         }
     }
     Mr::register(
-        buffer.pd().fast_reg(net)?,
+        buffer.pd().fast_reg()?,
         buffer.pages().clone(),
         usize::try_from(attr.offset).map_err(|_| ERANGE)?,
         usize::try_from(attr.length).map_err(|_| ERANGE)?,

@@ -7,7 +7,6 @@ use super::usecount::{
     UseCount, //
 };
 use crate::{
-    ext::net::NetNs,
     rdma::{
         cgroup::{
             Charge,
@@ -60,7 +59,7 @@ impl PdObject {
     /// The first call charges the current process for the queue pair and its completion queue, and
     /// fails with [`edquot`](crate::ext::errno::edquot) when the limit of the rdma cgroup is
     /// reached.
-    pub(crate) fn fast_reg(&self, net: &NetNs) -> Result<Arc<FastRegQp>> {
+    pub(crate) fn fast_reg(&self) -> Result<Arc<FastRegQp>> {
         let mut slot = self.fast_reg.lock();
         if let Some((fast_reg, _)) = &*slot {
             return Ok(fast_reg.clone());
@@ -70,7 +69,7 @@ impl PdObject {
         for _ in 0..FastRegQp::OBJECTS {
             charges.push(Charge::new(device, Resource::Object)?, GFP_KERNEL_ACCOUNT)?;
         }
-        let fast_reg = FastRegQp::new(self.pd.clone(), net)?;
+        let fast_reg = FastRegQp::new(self.pd.clone())?;
         *slot = Some((fast_reg.clone(), charges));
         Ok(fast_reg)
     }

@@ -36,8 +36,7 @@ use crate::{
             enodata,
             eopnotsupp, //
         },
-        fault,
-        net::NetNs, //
+        fault, //
     }, //
 };
 use kernel::{
@@ -63,8 +62,7 @@ const LOOKS: u32 = 200;
 ///
 /// ```
 /// fn new_fast_reg(device: &device::Device) -> Result<Arc<FastRegQp>> {
-///     let net = crate::ext::net::NetNs::current().ok_or(ESRCH)?;
-///     FastRegQp::new(pd::Pd::new(device)?, &net)
+///     FastRegQp::new(pd::Pd::new(device)?)
 /// }
 /// ```
 ///
@@ -92,12 +90,12 @@ impl FastRegQp {
     /// - [`eopnotsupp`] when the device cannot register memory, see
     ///   [`Device::obstacle`](super::device::Device::obstacle),
     /// - [`eaddrnotavail`] when no port of the device has an address yet.
-    pub(crate) fn new(pd: Arc<Pd>, net: &NetNs) -> Result<Arc<Self>> {
+    pub(crate) fn new(pd: Arc<Pd>) -> Result<Arc<Self>> {
         if pd.device().obstacle().is_some() {
             return Err(eopnotsupp());
         }
         let qp = Qp::with_waiters(&pd, 2, 0)?;
-        let path = LocalPath::find(pd.device(), pd.device(), net)?;
+        let path = LocalPath::find(pd.device(), pd.device())?;
         // INVARIANT: Connected below, else dropped.
         let this = Arc::pin_init(
             pin_init!(Self {

@@ -43,7 +43,7 @@ pub(crate) enum GidType {
 ///     let mut count = 0;
 ///     device.for_each_gid(|port, index| {
 ///         let is_v2 = |gid: Gid| gid.gid_type == GidType::RoceV2 && gid.is_ipv4();
-///         count += usize::from(device.gid(port, index, net).is_ok_and(is_v2));
+///         count += usize::from(device.gid(port, index, Some(net)).is_ok_and(is_v2));
 ///     });
 ///     count
 /// }
@@ -154,15 +154,15 @@ impl Device {
         })
     }
 
-    /// Returns entry `index` of the GID table of port `port`, seen from `net`. Does not sleep.
-    /// Fails with [`ENOENT`] when the entry is not in use.
-    pub(crate) fn gid(&self, port: u32, index: u32, net: &NetNs) -> Result<Gid> {
+    /// Returns entry `index` of the GID table of port `port`, seen from `net`; without one, every
+    /// netdev is foreign. Does not sleep. Fails with [`ENOENT`] when the entry is not in use.
+    pub(crate) fn gid(&self, port: u32, index: u32, net: Option<&NetNs>) -> Result<Gid> {
+        let net = net.map_or(core::ptr::null_mut(), NetNs::as_ptr);
         let mut out = bindings::rust_ulp_h_gid::default();
-        // SAFETY: All pointers are valid; the core checks port and index.
-        to_result(unsafe {
-            bindings::rust_ulp_h_gid(self.as_raw(), port, index, net.as_ptr(), &mut out)
-        })
-        .map_err(|_| ENOENT)?;
+        // SAFETY: The pointers are valid, or there is no namespace, which is compared only; the core
+        // checks port and index.
+        to_result(unsafe { bindings::rust_ulp_h_gid(self.as_raw(), port, index, net, &mut out) })
+            .map_err(|_| ENOENT)?;
         Ok(Gid {
             raw: out.gid,
             gid_type: match out.gid_type {

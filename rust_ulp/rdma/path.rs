@@ -14,12 +14,9 @@ use super::{
     },
     qp_attr::Attributes, //
 };
-use crate::ext::{
-    errno::{
-        eaddrnotavail,
-        enodata, //
-    },
-    net::NetNs, //
+use crate::ext::errno::{
+    eaddrnotavail,
+    enodata, //
 };
 use kernel::prelude::*;
 
@@ -29,9 +26,9 @@ const MAX_GIDS: u32 = 256;
 /// A path to a device of this machine.
 ///
 /// ```
-/// # use {crate::ext::net::NetNs, qp::Qp, waiter::WaitHandler};
-/// fn connect(near: &Qp<WaitHandler>, far: &Qp<WaitHandler>, net: &NetNs) -> Result {
-///     let path = LocalPath::find(near.pd().device(), far.pd().device(), net)?;
+/// # use {qp::Qp, waiter::WaitHandler};
+/// fn connect(near: &Qp<WaitHandler>, far: &Qp<WaitHandler>) -> Result {
+///     let path = LocalPath::find(near.pd().device(), far.pd().device())?;
 ///     near.bring_up(&path.attributes(far.number(), 1))
 /// }
 /// ```
@@ -46,9 +43,9 @@ impl LocalPath {
     /// The path leads from the first GID of `from` to the first GID of the same kind of `to`. A
     /// link-local GID of RoCE does not reach another device, which may be on another link. Fails
     /// with [`eaddrnotavail`] when there are no such GIDs.
-    pub(crate) fn find(from: &Device, to: &Device, net: &NetNs) -> Result<Self> {
+    pub(crate) fn find(from: &Device, to: &Device) -> Result<Self> {
         let is_self = from == to;
-        let (mut path, sgid) = first(from, net, |number, index, port, gid| {
+        let (mut path, sgid) = first(from, |number, index, port, gid| {
             let reaches = is_self || gid.gid_type == GidType::Ib || !gid.is_link_local();
             let av = AddressVector {
                 port: number,
@@ -59,7 +56,7 @@ impl LocalPath {
             Ok(reaches.then_some((Self { av, mtu }, gid)))
         })?;
         let kind = |gid: &Gid| (gid.gid_type, gid.is_ipv4(), gid.is_link_local());
-        let (av, mtu) = first(to, net, |number, index, port, gid| {
+        let (av, mtu) = first(to, |number, index, port, gid| {
             if kind(&gid) != kind(&sgid) {
                 return Ok(None);
             }
@@ -103,7 +100,6 @@ impl LocalPath {
 /// GID.
 fn first<T>(
     device: &Device,
-    net: &NetNs,
     choose: impl Fn(u32, u32, &Port, Gid) -> Result<Option<T>>,
 ) -> Result<T> {
     for active in [true, false] {
@@ -113,7 +109,7 @@ fn first<T>(
                 continue;
             }
             for index in 0..port.gid_tbl_len().min(MAX_GIDS) {
-                let Ok(gid) = device.gid(number, index, net) else {
+                let Ok(gid) = device.gid(number, index, None) else {
                     continue;
                 };
                 if let Some(chosen) = choose(number, index, &port, gid)? {

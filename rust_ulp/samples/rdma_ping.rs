@@ -15,7 +15,7 @@ mod logic;
 #[path = "../rdma/mod.rs"]
 mod rdma; // The verbs.
 
-use crate::ext::{net::NetNs, timer::now_ns};
+use crate::ext::timer::now_ns;
 use crate::rdma::{buffer::Buffer, client, device::Device, fast_reg::FastRegQp, mr::access};
 use crate::rdma::{mr::Register, path::LocalPath, pd::Pd, qp::Qp, qp_attr, wr};
 use ::kernel::{new_mutex, prelude::*, sync::Arc, sync::Mutex};
@@ -57,15 +57,14 @@ impl client::Client for Pinger {
     }
 
     fn add(&self, device: &Device) -> Result<Arc<FastRegQp>> {
-        let net = NetNs::current().ok_or(ESRCH)?;
         // The queue pair that registers memory in a new protection domain.
-        let new = FastRegQp::new(Pd::new(device)?, &net)
+        let new = FastRegQp::new(Pd::new(device)?)
             .inspect_err(|err| pr_err!("{device} is not used: {err:?}\n"))?;
         let mut devices = self.devices.lock();
         devices.push(new.clone(), GFP_KERNEL)?;
         for peer in devices.iter() {
             let to = peer.pd().device();
-            match ping(&new, peer, &net) {
+            match ping(&new, peer) {
                 Ok([s, w, r]) => pr_info!("{device} to {to}: send {s} write {w} read {r} ns\n"),
                 Err(err) => pr_err!("{device} to {to}: {err:?}\n"),
             }
@@ -80,7 +79,7 @@ impl client::Client for Pinger {
 }
 
 /// Connects two queue pairs; returns the nanoseconds that a Send, a Write and a Read take.
-fn ping(from: &Arc<FastRegQp>, to: &Arc<FastRegQp>, net: &NetNs) -> Result<[u64; 3]> {
+fn ping(from: &Arc<FastRegQp>, to: &Arc<FastRegQp>) -> Result<[u64; 3]> {
     // Each end has a queue pair for one request in each queue, and memory that the peer may use.
     let a = Qp::with_waiters(from.pd(), 1, 1)?;
     let b = Qp::with_waiters(to.pd(), 1, 1)?;
@@ -90,7 +89,7 @@ fn ping(from: &Arc<FastRegQp>, to: &Arc<FastRegQp>, net: &NetNs) -> Result<[u64;
     // Each queue pair gets the path to the other one, its number, and the first packet number.
     let psn = qp_attr::random_psn();
     for (qp, peer, from, to) in [(&a, &b, from, to), (&b, &a, to, from)] {
-        let path = LocalPath::find(from.pd().device(), to.pd().device(), net)?;
+        let path = LocalPath::find(from.pd().device(), to.pd().device())?;
         qp.bring_up(&path.attributes(peer.number(), psn).with_rights(rights, 1))?;
     }
     // Moves messages from one buffer to the other one, and checks each.

@@ -30,7 +30,7 @@ mod logic;
 #[path = "../rdma/mod.rs"]
 mod rdma;
 
-use crate::ext::{dyndbg::dynamic_pr_debug, net::NetNs};
+use crate::ext::dyndbg::dynamic_pr_debug;
 use crate::rdma::{buffer::Buffer, client, device::Device, fast_reg::FastRegQp, mr::access};
 use crate::rdma::{mr::Register, path::LocalPath, pd::Pd, qp::Qp, qp_attr, waiter::Waiter, wr};
 use ::kernel::{new_mutex, prelude::*, sync::Arc, sync::Mutex};
@@ -72,15 +72,14 @@ impl client::Client for Pinger {
     }
 
     fn add(&self, device: &Device) -> Result<Arc<FastRegQp>> {
-        let net = NetNs::current().ok_or(ESRCH)?;
         // learner 1: the queue pair that registers memory, in a new protection domain of `device`
         //? let new = Err::<Arc<FastRegQp>, Error>(ENODEV)?;
-        let new = FastRegQp::new(Pd::new(device)?, &net)?;
+        let new = FastRegQp::new(Pd::new(device)?)?;
         // end 1
         let mut devices = self.devices.lock();
         devices.push(new.clone(), GFP_KERNEL)?;
         for peer in devices.iter() {
-            if let Err(err) = ping(&new, peer, &net) {
+            if let Err(err) = ping(&new, peer) {
                 pr_err!("{device} to {}: {err:?}\n", peer.pd().device());
             }
         }
@@ -94,7 +93,7 @@ impl client::Client for Pinger {
 }
 
 /// Connects two queue pairs, and moves messages by each operation.
-fn ping(from: &Arc<FastRegQp>, to: &Arc<FastRegQp>, net: &NetNs) -> Result {
+fn ping(from: &Arc<FastRegQp>, to: &Arc<FastRegQp>) -> Result {
     let a = Qp::with_waiters(from.pd(), 1, 1)?;
     let b = Qp::with_waiters(to.pd(), 1, 1)?;
     let rights = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
@@ -102,7 +101,7 @@ fn ping(from: &Arc<FastRegQp>, to: &Arc<FastRegQp>, net: &NetNs) -> Result {
     let far = Buffer::new(to, SIZE, rights)?;
     let psn = qp_attr::random_psn();
     for (qp, peer, from, to) in [(&a, &b, from, to), (&b, &a, to, from)] {
-        let path = LocalPath::find(from.pd().device(), to.pd().device(), net)?;
+        let path = LocalPath::find(from.pd().device(), to.pd().device())?;
         // learner 2: connect `qp` to `peer` over the path; it may write, and one Read at a time
         //? let attributes = qp_attr::Attributes::default();
         let attributes = path.attributes(peer.number(), psn).with_rights(rights, 1);
