@@ -125,7 +125,7 @@ impl Object {
     /// Returns the number of verbs objects that it has for itself, as the rdma cgroup counts them: at
     /// least 1, and the estimated bytes of the tables of its keys.
     ///
-    /// The queues that register memory are charged to their domain, see [`PdObject::fast_reg`].
+    /// The queues that register memory have charges of their own, see [`PdObject::fast_reg`].
     pub(crate) fn weight(&self) -> (u32, u64) {
         match self {
             Self::Buffer(buffer) => {

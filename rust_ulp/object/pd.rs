@@ -8,10 +8,6 @@ use super::usecount::{
 };
 use crate::{
     rdma::{
-        cgroup::{
-            Charge,
-            Resource, //
-        },
         fast_reg::FastRegQp,
         pd::Pd, //
     }, //
@@ -29,10 +25,10 @@ use kernel::{
 #[pin_data]
 pub(crate) struct PdObject {
     pd: Arc<Pd>,
-    /// Created when memory is first registered, with the charges for its objects. Lock order: before
-    /// `rdmacg_mutex`.
+    /// Created when memory is first registered. Lock order: before `rdmacg_mutex` and the locks of
+    /// `rdma::FastRegQp`.
     #[pin]
-    fast_reg: Mutex<Option<(Arc<FastRegQp>, KVVec<Charge>)>>,
+    fast_reg: Mutex<Option<Arc<FastRegQp>>>,
     use_count: UseCount,
 }
 
@@ -56,21 +52,17 @@ impl PdObject {
 
     /// Returns the queue pair that registers memory in it. Sleeps.
     ///
-    /// The first call charges the current process for the queue pair and its completion queue, and
-    /// fails with [`edquot`](crate::ext::errno::edquot) when the limit of the rdma cgroup is
-    /// reached.
+    /// The first call creates one, and so does one after that has failed for good. Fails as
+    /// [`FastRegQp::new`] does.
     pub(crate) fn fast_reg(&self) -> Result<Arc<FastRegQp>> {
         let mut slot = self.fast_reg.lock();
-        if let Some((fast_reg, _)) = &*slot {
+        if let Some(fast_reg) = slot.as_ref().filter(|fast_reg| fast_reg.is_ready()) {
             return Ok(fast_reg.clone());
         }
-        let device = self.pd.device();
-        let mut charges = KVVec::new();
-        for _ in 0..FastRegQp::OBJECTS {
-            charges.push(Charge::new(device, Resource::Object)?, GFP_KERNEL_ACCOUNT)?;
-        }
+        // Before the new one is charged.
+        *slot = None;
         let fast_reg = FastRegQp::new(self.pd.clone())?;
-        *slot = Some((fast_reg.clone(), charges));
+        *slot = Some(fast_reg.clone());
         Ok(fast_reg)
     }
 }

@@ -7,6 +7,10 @@
 //! without using the queues of others.
 
 use super::{
+    cgroup::{
+        Charge,
+        Resource, //
+    },
     mr::Register,
     path::LocalPath,
     pd::Pd,
@@ -73,20 +77,22 @@ const LOOKS: u32 = 200;
 pub(crate) struct FastRegQp {
     path: LocalPath,
     qp: Arc<Qp<WaitHandler>>,
-    /// Held over a request: there is one at a time. Taken before `Qp::modifying`.
+    /// For the queue pair and its completion queue.
+    _charges: [Charge; 2],
+    /// Whether the last request failed, and the recovery with it. Held over a request: there is one at a
+    /// time. Taken before `Qp::modifying`.
     #[pin]
-    post_lock: Mutex<()>,
+    has_failed: Mutex<bool>,
 }
 
 impl FastRegQp {
     /// The number of times that a request is posted at most.
     const TRIES: u32 = 4;
 
-    /// The number of verbs objects that it is made of: a queue pair and its completion queue.
-    pub(crate) const OBJECTS: u32 = 2;
-
-    /// Creates the registration queue pair of `pd`. Sleeps. Fails with
+    /// Creates the registration queue pair of `pd`, and charges the current process for it. Sleeps.
+    /// Fails with
     ///
+    /// - [`edquot`](crate::ext::errno::edquot) when the limit of the rdma cgroup is reached,
     /// - [`eopnotsupp`] when the device cannot register memory, see
     ///   [`Device::obstacle`](super::device::Device::obstacle),
     /// - [`eaddrnotavail`] when no port of the device has an address yet.
@@ -94,6 +100,8 @@ impl FastRegQp {
         if pd.device().obstacle().is_some() {
             return Err(eopnotsupp());
         }
+        let charge = || Charge::new(pd.device(), Resource::Object);
+        let charges = [charge()?, charge()?];
         let qp = Qp::with_waiters(&pd, 2, 0)?;
         let path = LocalPath::find(pd.device(), pd.device())?;
         // INVARIANT: Connected below, else dropped.
@@ -101,7 +109,8 @@ impl FastRegQp {
             pin_init!(Self {
                 path,
                 qp,
-                post_lock <- new_mutex!((), "rdma::FastRegQp::post_lock"),
+                _charges: charges,
+                has_failed <- new_mutex!(false, "rdma::FastRegQp::has_failed"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -159,21 +168,22 @@ impl FastRegQp {
     /// moved the queue pair to ERR. Fails with [`EIO`] after that, or when the device refuses the
     /// request or does not carry it out.
     fn run(&self, operation: &Operation<'_>) -> Result {
-        let _post = self.post_lock.lock();
+        let mut has_failed = self.has_failed.lock();
         for _ in 0..Self::TRIES {
-            if self.qp.state() != State::Rts {
-                // The last request failed, and the recovery with it.
-                self.recover()?;
+            if *has_failed {
+                self.recover(&mut has_failed)?;
             }
             let waiter = waiter::post(Target::Send(&self.qp), operation, Data::None)?;
             let (status, is_late) = self.status_of(&waiter);
             let injected = fault::point().is_err();
             if status == bindings::IB_WC_SUCCESS && !injected {
+                // Then the queue pair was moved to ERR.
+                *has_failed = is_late;
                 return Ok(());
             }
             // The queue pair failed with the request. If the recovery fails, the next request
             // repeats it.
-            let recovered = self.recover();
+            let recovered = self.recover(&mut has_failed);
             if status != bindings::IB_WC_WR_FLUSH_ERR || is_late || recovered.is_err() {
                 break;
             }
@@ -181,14 +191,27 @@ impl FastRegQp {
         Err(EIO)
     }
 
-    /// Returns the queue pair to RTS. Sleeps.
-    fn recover(&self) -> Result {
+    /// Returns whether it registers memory. If its queue pair has failed, this tries again to bring it
+    /// back. Sleeps.
+    ///
+    /// Some never come back: the address at which the path begins was removed, or the driver resets no
+    /// queue pair. What they have registered stays.
+    pub(crate) fn is_ready(&self) -> bool {
+        let mut has_failed = self.has_failed.lock();
+        !*has_failed || self.recover(&mut has_failed).is_ok()
+    }
+
+    /// Returns the queue pair to RTS, and sets `has_failed` unless that succeeds. Sleeps. Fails with
+    /// [`eaddrnotavail`] as [`Self::connect`] does, else with [`EIO`].
+    fn recover(&self, has_failed: &mut bool) -> Result {
         let reset = Attributes {
             qp_state: State::Reset as u32,
             ..Attributes::default()
         };
-        self.qp.modify(&reset, mask::STATE)?;
-        self.connect()
+        let result = self.qp.modify(&reset, mask::STATE);
+        let result = result.and_then(|()| self.connect());
+        *has_failed = result.is_err();
+        result.map_err(|err| if err == eaddrnotavail() { err } else { EIO })
     }
 }
 
