@@ -88,7 +88,7 @@
 //! | `Connection::progress` | the state of a connection. Held over `ib_modify_qp()` while its queue pair moves to ERR | process |
 //! | `rtnl_lock` (kernel) | netdevs. Held by the core's GID workers; `ib_query_port()` takes it | process |
 //! | `EventSubscribers::files` | the files that receive a device's events | process |
-//! | `rdma::FastRegQp::has_failed`, `rdma::Qp::modifying` | one registration, transition or end at a time | process |
+//! | `rdma::FastRegQp::has_failed`, `rdma::Srq::life`, `rdma::Qp::modifying` | one registration, transition, query or end at a time | process |
 //! | `rdma::Srq::joining` | one queue pair that joins or leaves a shared receive queue at a time. Held while one that leaves is destroyed | process |
 //! | `rdma::Srq::marks` | the progress of the queue pairs of a shared receive queue | process |
 //! | `rdma::Cq::draining`, `rdma::Cq::polling` | one drain or poll at a time | process |

@@ -81,8 +81,8 @@ impl Object {
     }
 
     /// Ends what goes on with an object that was removed from the table, whoever else has a reference:
-    /// wakes the threads that wait for it, with `err`, ends a connection, shuts a queue pair down, and
-    /// lets what a shared receive queue uses go. Sleeps.
+    /// wakes the threads that wait for it, with `err`, ends a connection, and shuts a queue pair or a
+    /// shared receive queue down. Sleeps.
     ///
     /// With [`ENODEV`], a completion queue says that no completion follows: what completes there has
     /// ended before.
@@ -92,7 +92,7 @@ impl Object {
             Self::Cq(cq) if err == ENODEV => cq.ring().die(),
             Self::Connection(connection) => connection.end(err),
             Self::Qp(qp) => qp.shut_down(),
-            Self::Srq(srq) => srq.release(),
+            Self::Srq(srq) => srq.shut_down(),
             _ => (),
         }
     }

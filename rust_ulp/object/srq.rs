@@ -86,8 +86,10 @@ impl SrqObject {
         &self.cq
     }
 
-    /// Lets others destroy what it uses, which stays valid, whoever else has a reference.
-    pub(crate) fn release(&self) {
+    /// Shuts the device's queue down, and lets others destroy what it uses, whoever else has a
+    /// reference. Sleeps.
+    pub(crate) fn shut_down(&self) {
+        self.srq.shut_down();
         self.pd.release();
         self.cq.release();
     }

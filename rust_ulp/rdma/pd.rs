@@ -22,6 +22,16 @@ use kernel::{
     }, //
 };
 
+/// Whether the device has a queue pair, or a shared receive queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    Alive,
+    /// The driver has destroyed it.
+    Ended,
+    /// The driver refused to destroy it: it is leaked.
+    Leaked,
+}
+
 /// A protection domain: `struct ib_pd`. Its queue pairs can access only its memory regions.
 ///
 /// It has no remote key of its own (`IB_PD_UNSAFE_GLOBAL_RKEY`).

@@ -17,7 +17,10 @@ use super::{
     ah::Ah,
     cq::Cq,
     event::Event,
-    pd::Pd,
+    pd::{
+        Life,
+        Pd, //
+    },
     qp_attr::{
         is_transition,
         mask,
@@ -88,16 +91,6 @@ const RESETS: u32 = 3;
 /// rxe had checked before, and those are waited for after the first. One that comes over loopback
 /// may still be late.
 const RESETS_OF_RECEIVER: u32 = RESETS;
-
-/// Whether the device has a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Life {
-    Alive,
-    /// The driver has destroyed it.
-    Ended,
-    /// The driver refused to destroy it: it is leaked.
-    Leaked,
-}
 
 /// A queue pair: `struct ib_qp`.
 ///
@@ -187,7 +180,7 @@ impl<H: WrHandler> Qp<H> {
     /// its own receive queue.
     ///
     /// Fails with [`EXDEV`] when the objects belong to different devices, or when `recv_cq` is not
-    /// the completion queue of `srq`.
+    /// the completion queue of `srq`, and with [`ENOENT`] when `srq` has ended.
     pub(crate) fn new(
         pd: Arc<Pd>,
         send_cq: Arc<Cq>,
@@ -198,7 +191,9 @@ impl<H: WrHandler> Qp<H> {
         handler: H,
     ) -> Result<Arc<Self>> {
         Self::check_devices(&pd, &send_cq, &recv_cq, srq.as_deref())?;
-        let shared = srq.map(Membership::new).transpose()?;
+        // Until the queue pair is there: then the driver keeps the queue.
+        let _srq_life = srq.as_deref().map(Srq::lock).transpose()?;
+        let shared = srq.clone().map(Membership::new).transpose()?;
         let mut init = Self::init_attr(&send_cq, &recv_cq, shared.as_ref(), qp_type, &capacity)?;
         let raw_pd = pd.as_raw();
         fault::point()?;

@@ -27,7 +27,10 @@
 use super::{
     cq::Cq,
     event::Event,
-    pd::Pd,
+    pd::{
+        Life,
+        Pd, //
+    },
     queue::{
         Calls,
         CqeOwner,
@@ -70,7 +73,8 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        Mutex, //
+        Mutex,
+        MutexGuard, //
     },
     time::msecs_to_jiffies, //
 };
@@ -256,6 +260,8 @@ impl Silence {
 
 /// A queue of receive requests for several queue pairs: `struct ib_srq`.
 ///
+/// Dropping it ends it, see [`Srq::shut_down`]. That sleeps.
+///
 /// ```
 /// # use {post::{Place, Run, Scratch, Target}, waiter::{WaitHandler, Waiter}, wr::{Flags, Opcode, Plain}};
 /// fn post(pd: Arc<pd::Pd>, cq: Arc<cq::Cq>, local: wr::Local<'_>, request: Arc<Waiter>) -> Result {
@@ -270,7 +276,9 @@ impl Silence {
 ///
 /// # Invariants
 ///
-/// - `ptr` is a shared receive queue of `pd` that this value owns. Its context is this value.
+/// - `ptr` is a shared receive queue of `pd` that this value owns. Its context is this value. It is
+///   valid while `life` is held and says [`Life::Alive`], and while the lock of the queue is held and
+///   that is not closed.
 /// - `pd` and `cq` belong to one device.
 /// - Every slot of the queue points back at this value, which does not move.
 #[pin_data(PinnedDrop)]
@@ -281,6 +289,9 @@ pub(crate) struct Srq<H: WrHandler> {
     /// Whether the driver takes requests in the order of posting.
     in_order: bool,
     silence: Arc<Silence>,
+    /// Serializes queries, changes, and the end. Taken before `Cq::polling`.
+    #[pin]
+    life: Mutex<Life>,
     #[pin]
     queue: Queue<H::Request>,
     /// The highest number of a completed request.
@@ -334,6 +345,7 @@ impl<H: WrHandler> Srq<H> {
             try_pin_init!(&this in Self {
                 in_order,
                 silence,
+                life <- new_mutex!(Life::Alive, "rdma::Srq::life"),
                 // SAFETY: The functions take a value like this. It is complete when something is
                 // posted, and stops the queue's timer before it is freed.
                 queue <- unsafe {
@@ -466,12 +478,13 @@ impl<H: WrHandler> Srq<H> {
     }
 
     /// Has the device raise `IB_EVENT_SRQ_LIMIT_REACHED` once, when fewer than `limit` requests are
-    /// left; 0 disarms it. Sleeps.
+    /// left; 0 disarms it. Sleeps. Fails with [`ENOENT`] when the queue has ended.
     pub(crate) fn set_limit(&self, limit: u32) -> Result {
         let mut attr = bindings::ib_srq_attr {
             srq_limit: limit,
             ..Default::default()
         };
+        let _life = self.lock()?;
         fault::point()?;
         // SAFETY: The queue and the attributes are valid.
         to_result(unsafe {
@@ -479,9 +492,10 @@ impl<H: WrHandler> Srq<H> {
         })
     }
 
-    /// Returns the armed limit, 0 when none is. Sleeps.
+    /// Returns the armed limit, 0 when none is. Sleeps. Fails with [`ENOENT`] when the queue has ended.
     pub(crate) fn limit(&self) -> Result<u32> {
         let mut attr = bindings::ib_srq_attr::default();
+        let _life = self.lock()?;
         fault::point()?;
         // SAFETY: The queue and the attributes are valid.
         to_result(unsafe { bindings::ib_query_srq(self.as_raw(), &mut attr) })?;
@@ -507,7 +521,7 @@ impl<H: WrHandler> Srq<H> {
         // of `Queue::push`. The slot lives in the queue, which outlives the queue pairs that use it:
         // `Member::leave` empties the completion queue after the driver has destroyed one. While there
         // is one that it did not destroy, `ib_destroy_srq_user()` (drivers/infiniband/core/verbs.c)
-        // refuses, and then the drop of this value has completions ignored.
+        // refuses, and then `shut_down` has completions ignored.
         let ((owner, index), wc) = unsafe {
             let wc = &*wc;
             (CqeOwner::slot_of(wc.__bindgen_anon_1.wr_cqe), wc)
@@ -646,15 +660,35 @@ impl<H: WrHandler> Srq<H> {
     pub(crate) fn purge(&self) {
         self.queue.purge();
     }
-}
 
-#[pinned_drop]
-impl<H: WrHandler> PinnedDrop for Srq<H> {
-    fn drop(self: Pin<&mut Self>) {
+    /// Keeps the device's queue from ending. Sleeps. Fails with [`ENOENT`] when it has ended.
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, Life>> {
+        let life = self.life.lock();
+        match *life {
+            Life::Alive => Ok(life),
+            Life::Ended | Life::Leaked => Err(ENOENT),
+        }
+    }
+
+    /// Ends the queue, whoever else has it: refuses requests, has the driver destroy it, and completes
+    /// those that are left as flushed. Later calls do nothing. Sleeps.
+    ///
+    /// The queue pairs that use it have ended before.
+    pub(crate) fn shut_down(&self) {
+        let mut life = self.life.lock();
+        if *life != Life::Alive {
+            return;
+        }
+        self.queue.lists.lock().closed = true;
         fault::step();
-        // SAFETY: Owned. The queue pairs that used it held references to this value.
+        // SAFETY: Owned. Nothing is posted any more, and `life` is held: nobody uses it. A queue pair
+        // that its driver did not destroy makes this fail.
         let err =
             unsafe { bindings::ib_destroy_srq_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
+        *life = match err {
+            0 => Life::Ended,
+            _ => Life::Leaked,
+        };
         if err != 0 {
             pr_warn_once!(
                 "a driver refused to destroy a shared receive queue: {}; it is leaked\n",
@@ -676,7 +710,14 @@ impl<H: WrHandler> PinnedDrop for Srq<H> {
         }
         self.handler
             .destroyed(Posted::default(), self.queue.posted());
-        if err != 0 {
+    }
+}
+
+#[pinned_drop]
+impl<H: WrHandler> PinnedDrop for Srq<H> {
+    fn drop(self: Pin<&mut Self>) {
+        self.shut_down();
+        if *self.life.lock() == Life::Leaked {
             // SAFETY: Nothing is moved.
             unsafe { self.get_unchecked_mut() }.queue.leak();
         }

@@ -503,7 +503,24 @@ def test_srq(r):
     state = b.file.call("QP_QUERY", qp=unused.handle).attr.qp_state
     r.equal("one whose change to RTR fails stays in INIT", (failed, state), ("EIO", N["QPS_INIT"]))
     r.equal("... and is destroyed", error_of(b.file.destroy, unused.handle), "none")
-    r.equal("and the queue", error_of(b.file.destroy, srq.handle), "none")
+    b.file.submit([srq.recv(b.buffer, 64 * n, 64, user_data=n) for n in range(3)])
+    # Another thread is in the driver with the queue meanwhile.
+    adapter(command_us=1_000_000)
+    asking = in_background(srq.limit, 1)
+
+    def in_driver():
+        try:
+            with open(f"/proc/self/task/{asking.native_id}/stat") as f:
+                return f.read().rsplit(")", 1)[1].split()[0] == "D"
+        except OSError:
+            return False
+
+    r.check("a thread changes the queue's limit", ulp.until(in_driver))
+    said = error_of(b.file.destroy, srq.handle)
+    flushed = [(c.user_data, c.status) for c in b.cq.reap()]
+    r.equal("and the queue, which flushes what it has", (said, flushed), ("none", [(n, 5) for n in range(3)]))
+    adapter(command_us=0)
+    r.equal("... and has done that before", ended(asking), None)
 
 
 def test_interrupts(r):
