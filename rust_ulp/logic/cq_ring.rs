@@ -305,7 +305,7 @@ pub trait CqRing: Sized {
         state.signal();
     }
 
-    /// Has `eventfd` count what is put into the ring from now on, and the ring's end; [`None`]
+    /// Has `eventfd` count what is put into the ring from now on, its failure and its end; [`None`]
     /// takes it away. [`Failure::Busy`] when there is one.
     fn set_eventfd(&self, eventfd: Option<Self::EventFd>) -> Result<(), Self::Error> {
         let mut state = self.lock();
@@ -319,10 +319,11 @@ pub trait CqRing: Sized {
         Ok(())
     }
 
-    /// Sets the flag of a failed queue.
+    /// Sets the flag of a failed queue, and signals that to the eventfd.
     fn note_failure(&self, state: &mut State<Self>) {
         if self.has_failed() && state.flags & Self::ERROR == 0 {
             state.set_flags(self.header(), Self::ERROR);
+            state.signal();
         }
     }
 

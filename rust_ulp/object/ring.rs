@@ -158,6 +158,12 @@ impl rdma::cq::Handler for Ring {
             .raise(event.number(), self.handle.load(Relaxed), 0, 0);
     }
 
+    fn after_event(&self) {
+        if self.has_failed() {
+            self.note_failure(&mut self.lock());
+        }
+    }
+
     fn completion(&self) -> Call {
         self.call_waiter()
     }
@@ -496,6 +502,9 @@ mod tests {
         let now = Deadline::new(0);
         let failed = ring(2)?;
         rdma::cq::Handler::event(&*failed, Event::CQ_ERR);
+        assert_eq!(failed.header.flags.load_acquire(), 0);
+        rdma::cq::Handler::after_event(&*failed);
+        assert_eq!(failed.header.flags.load_acquire(), abi::CQ_ERROR);
         assert_eq!(failed.file().take(false)?.event, abi::EVENT_CQ_ERR);
         assert_eq!(failed.file().take(false).err(), Some(EAGAIN));
         assert_eq!(failed.wait(1, &now).err(), Some(EIO));

@@ -101,6 +101,9 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// The queue overflowed or failed: [`Event::CQ_ERR`]. Any context; must not sleep.
     fn event(&self, event: Event);
 
+    /// Called by a worker or a softirq after [`Self::event`], and at other times. Must not sleep.
+    fn after_event(&self) {}
+
     /// The queue was armed, and has a completion. Calls a thread that will call [`Cq::serve`], or
     /// returns [`Call::Nobody`]: a worker polls the queue. Any context; must not sleep.
     ///
@@ -190,7 +193,8 @@ impl Context {
                 // SAFETY: The timer starts when the queue was armed, and stops before the context
                 // goes.
                 timer <- unsafe { Timer::new(Self::tick, this.as_ptr().cast_const().cast()) },
-                // SAFETY: All other fields are initialized, and nothing fails after this.
+                // SAFETY: All other fields are initialized, and nothing fails after this. No event is
+                // raised before a queue pair uses the queue, and then the value is complete.
                 ptr: unsafe { Self::create(device, this.as_ptr(), entries, vector) }?,
             }? Error),
             GFP_KERNEL_ACCOUNT,
@@ -202,7 +206,7 @@ impl Context {
     /// # Safety
     ///
     /// `this` is initialized but for `ptr`, and outlives the queue. `ptr` is set before the queue
-    /// is armed.
+    /// is armed, and before it raises an event.
     unsafe fn create(
         device: &Device,
         this: *mut Self,
@@ -239,6 +243,7 @@ impl Context {
         // event that is valid during the call.
         let (this, event) = unsafe { (&*context.cast::<Self>(), &*event) };
         this.with_handler(|handler| handler.event(Event::new(event)));
+        this.queue_work();
     }
 
     /// # Safety
@@ -291,6 +296,7 @@ impl Context {
         let work = Opaque::cast_from(work);
         // SAFETY: By the requirement. The context outlives its work, see `queue_work`.
         let this = unsafe { &*kernel::container_of!(work, Self, work) };
+        this.with_handler(|handler| handler.after_event());
         if this.poll_context == PollContext::SoftIrq {
             // SAFETY: The work of a queue runs once at a time, and nobody else polls, see
             // `Cq::empty`.

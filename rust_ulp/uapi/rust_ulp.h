@@ -1128,7 +1128,7 @@ struct rust_ulp_cancel {
 };
 
 /*
- * Signals an eventfd for each completion in the ring of @cq, and when the device is removed.
+ * Signals an eventfd for each completion in the ring of @cq, and when that or the device is lost.
  *  EBUSY       the completion queue has an eventfd; -1 removes it
  */
 struct rust_ulp_cq_eventfd {

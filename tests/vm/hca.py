@@ -15,6 +15,7 @@ import json
 import mmap
 import os
 import re
+import select
 import signal
 import struct
 import sys
@@ -372,6 +373,8 @@ def test_events(r):
         b.file.destroy(b.qp.handle)
         b.qp = Qp(b.file, b.pd, b.cq, srq=srq.handle)
     of_qp = ("COMM_EST", "SQ_DRAINED", "PATH_MIG", "PATH_MIG_ERR", "QP_REQ_ERR", "QP_ACCESS_ERR", "QP_FATAL")
+    eventfd = os.eventfd(0, os.EFD_NONBLOCK)
+    b.file.call("CQ_EVENTFD", cq=b.cq.handle, fd=eventfd)
     own = dict.fromkeys(of_qp, b.qp.handle) | ({"SRQ_ERR": srq.handle} if has_srq else {}) | {"CQ_ERR": b.cq.handle}
     # The core raises GID_CHANGE itself, and passes on none of a driver: core/cache.c:ib_cache_event_task.
     ports = ("PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "CLIENT_REREGISTER")
@@ -384,6 +387,11 @@ def test_events(r):
         got += b.file.events()
         want = (number, own.get(name, 0), port if name in ports else 0, 0)
         r.equal(f"{name}: read once", [e for e in got if e[0] == number], [want])
+        if name == "CQ_ERR":
+            # Nobody calls the module for that.
+            r.check("CQ_ERR: the ring says so", ulp.until(lambda: b.cq.ring.flags == N["CQ_ERROR"]))
+            select.select([eventfd], [], [], ulp.hang_ns(20) / 1e9)
+            r.equal("... and its eventfd, once", os.eventfd_read(eventfd), 1)
     for name in ("QP_REQ_ERR", "QP_ACCESS_ERR", "QP_FATAL"):
         bound = b.file.call("GRANT_CREATE", buffer=b.buffer.handle, access=ALL, length=64, qp=b.qp.handle)
         b.file.events()
