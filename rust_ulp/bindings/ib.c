@@ -91,6 +91,11 @@ bool rust_ulp_h_device_is_iwarp(struct ib_device *dev)
 	return rdma_protocol_iwarp(dev, rdma_start_port(dev));
 }
 
+bool rust_ulp_h_port_is_ib(struct ib_device *dev, u32 port)
+{
+	return rdma_is_port_valid(dev, port) && rdma_protocol_ib(dev, port);
+}
+
 int rust_ulp_h_gid(struct ib_device *dev, u32 port, u32 index, struct net *net,
 		   struct rust_ulp_h_gid *out)
 {

@@ -46,6 +46,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            AtomicFlag,
             Relaxed, //
         },
         Arc, //
@@ -254,6 +255,10 @@ pub(crate) struct Completions {
     recv_ring: Arc<Ring>,
     /// Whether a GRH stands before the received data.
     datagrams: bool,
+    /// The port of the queue pair. Of a completion drivers need not set it.
+    port: Atomic<u32>,
+    /// Whether that is one of InfiniBand.
+    has_lids: AtomicFlag,
     /// The grants that end with the queue pair; a shared receive queue has none.
     grants: Option<Arc<QpGrants>>,
     /// Whether every failed request takes the queue pair to ERR.
@@ -277,6 +282,8 @@ impl Completions {
             send_ring,
             recv_ring,
             datagrams: qp_type == QpType::Ud,
+            port: Atomic::new(0),
+            has_lids: AtomicFlag::new(false),
             grants: Some(grants),
             reliable: qp_type == QpType::Rc,
             counters: Counters::new(),
@@ -293,6 +300,8 @@ impl Completions {
             send_ring: ring.clone(),
             recv_ring: ring,
             datagrams: false,
+            port: Atomic::new(0),
+            has_lids: AtomicFlag::new(false),
             grants: None,
             reliable: false,
             counters: Counters::new(),
@@ -336,6 +345,12 @@ impl Completions {
     /// Sets the number of the queue pair, for completions.
     pub(super) fn set_number(&self, number: u32) {
         self.number.store(number, Relaxed);
+    }
+
+    /// Sets the port of the queue pair, for completions, and whether it is one of InfiniBand.
+    pub(super) fn set_port(&self, port: u32, has_lids: bool) {
+        self.port.store(port, Relaxed);
+        self.has_lids.store(has_lids, Relaxed);
     }
 
     /// Returns the grants that end with the queue pair.
@@ -498,12 +513,14 @@ impl WrHandler for Completions {
                         if wc.grh {
                             cqe.flags |= abi::WC_GRH;
                         }
-                        cqe.src_qp = wc.src_qp;
-                        cqe.pkey_index = wc.pkey_index;
-                        cqe.slid = wc.slid as u16;
-                        cqe.sl = wc.sl;
-                        cqe.dlid_path_bits = wc.dlid_path_bits;
-                        cqe.port = wc.port;
+                        cqe.src_qp = wc.src_qp & 0xff_ffff;
+                        cqe.port = self.port.load(Relaxed);
+                        if self.has_lids.load(Relaxed) {
+                            cqe.pkey_index = wc.pkey_index;
+                            cqe.slid = wc.slid as u16;
+                            cqe.sl = wc.sl & 0xf;
+                            cqe.dlid_path_bits = wc.dlid_path_bits & 0x7f;
+                        }
                     }
                 }
             }

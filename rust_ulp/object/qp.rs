@@ -260,6 +260,11 @@ impl QpObject {
             from
         };
         let result = self.qp.modify(attributes, mask);
+        if result.is_ok() && mask & mask::PORT != 0 {
+            // The first completion comes from RTR on.
+            let has_lids = self.qp.pd().device().has_lids(attributes.port);
+            self.qp.handler().set_port(attributes.port, has_lids);
+        }
         let has_ended = match result {
             Ok(()) => mask & mask::STATE != 0 && matches!(to, State::Reset | State::Err),
             // A change that the driver gave up may have taken it there.

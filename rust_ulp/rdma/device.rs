@@ -335,6 +335,12 @@ impl Device {
         self.has(Rule::InvalidateFirst)
     }
 
+    /// Returns whether `port` is one of InfiniBand, and not of RoCE. Does not sleep.
+    pub(crate) fn has_lids(&self, port: u32) -> bool {
+        // SAFETY: The device is registered; the helper checks the port.
+        unsafe { bindings::rust_ulp_h_port_is_ib(self.as_raw(), port) }
+    }
+
     /// Returns whether the driver has the property `rule`.
     fn has(&self, rule: Rule) -> bool {
         quirks::has(self.attributes().driver_id, rule)

@@ -517,16 +517,16 @@ pub(crate) struct WorkCompletion {
     pub(crate) grh: bool,
     /// The number of the sender's queue pair, on UD.
     pub(crate) src_qp: u32,
-    /// P_Key index, on UD.
+    /// P_Key index, on UD. This and what follows are of InfiniBand: drivers of other adapters set some
+    /// of them, and the rest is what was in the memory before
+    /// (drivers/infiniband/core/cq.c:ib_process_cq_direct).
     pub(crate) pkey_index: u16,
-    /// The LID of the sender, on InfiniBand.
+    /// The LID of the sender.
     pub(crate) slid: u32,
     /// Service level.
     pub(crate) sl: u8,
     /// The low bits of the local LID.
     pub(crate) dlid_path_bits: u8,
-    /// Port.
-    pub(crate) port: u32,
 }
 
 impl WorkCompletion {
@@ -544,7 +544,6 @@ impl WorkCompletion {
         slid: 0,
         sl: 0,
         dlid_path_bits: 0,
-        port: 0,
     };
 
     /// Returns whether the request succeeded.
@@ -569,7 +568,6 @@ impl WorkCompletion {
             slid: wc.slid,
             sl: wc.sl,
             dlid_path_bits: wc.dlid_path_bits,
-            port: wc.port_num,
         }
     }
 }

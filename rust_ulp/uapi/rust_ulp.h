@@ -400,10 +400,10 @@ struct rust_ulp_cqe {
 	__u32 imm_data;			/* [out; 32 bits] immediate data or key, by @flags */
 	__u32 src_qp;			/* [out; 24 bits] UD: number of the sender's queue pair */
 	__u32 port;			/* [out; 0 to phys_ports] UD: port of the receive */
-	__u16 pkey_index;		/* [out; below pkey_tbl_len] UD: P_Key index */
+	__u16 pkey_index;		/* [out; below pkey_tbl_len] UD, InfiniBand: P_Key index */
 	__u16 slid;			/* [out; 16 bits] UD on InfiniBand: LID of the sender */
-	__u8 sl;			/* [out; 0 to 15] UD: service level */
-	__u8 dlid_path_bits;		/* [out; 7 bits] UD: path bits of the LID */
+	__u8 sl;			/* [out; 0 to 15] UD on InfiniBand: service level */
+	__u8 dlid_path_bits;		/* [out; 7 bits] UD on InfiniBand: path bits of the LID */
 	__u8 pad[2];
 	__u32 reserved[2];
 };

@@ -297,6 +297,11 @@ def test_ud(r):
             ),
         )
         r.equal(
+            "... and the port, but nothing of InfiniBand",
+            (c.port, c.pkey_index, c.slid, c.sl, c.dlid_path_bits),
+            (b.file.port, 0, 0, 0, 0),
+        )
+        r.equal(
             f"its {length} bytes, and no others",
             b.buffer.map[100 + GRH : 100 + 8192],
             pattern(1, 1 << 16)[3 : 3 + length] + bytes([0xEE]) * (8192 - GRH - length),
