@@ -268,15 +268,15 @@ impl<'a> Operation<'a> {
     }
 
     /// Returns the Send as a datagram to the queue pair `qp_num`, of 24 bits, with its queue key. The
-    /// address is kept until the slot of the request is reused.
+    /// address is kept until the slot of the request is reused. Another operation has no receiver.
     pub(crate) fn to(self, ah: &'a Arc<Ah>, qp_num: u32, qkey: u32) -> Self {
-        let form = match self.plain.opcode.form {
-            Form::Message => Form::Datagram,
-            other => other,
-        };
+        let opcode = self.plain.opcode;
+        if opcode.form != Form::Message {
+            return self;
+        }
         Self {
             plain: Plain {
-                opcode: Opcode::new(self.plain.opcode.raw, form),
+                opcode: Opcode::new(opcode.raw, Form::Datagram),
                 ..self.plain
             },
             to: Some(Receiver { ah, qp_num, qkey }),
