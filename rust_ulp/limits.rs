@@ -13,7 +13,10 @@ use crate::{
 use kernel::{
     new_mutex,
     prelude::*,
-    rbtree::RBTree,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
     sync::{
         Arc,
         Mutex, //
@@ -138,6 +141,8 @@ impl Users {
     /// Charges `usage` to user `uid`, to nobody with [`None`]. Otherwise as [`Self::charge`].
     fn charge_user(self: &Arc<Self>, uid: Option<u32>, usage: Usage) -> Result<UserCharge> {
         if let Some(uid) = uid {
+            // Before the lock, under which nobody waits for memory of one user's cgroup.
+            let node = RBTreeNode::new(uid, usage, GFP_KERNEL_ACCOUNT)?;
             let mut list = self.list.lock();
             let had = list.get(&uid).copied().unwrap_or_default();
             let sum = Usage {
@@ -150,7 +155,7 @@ impl Users {
             match list.get_mut(&uid) {
                 Some(user) => *user = sum,
                 None => {
-                    list.try_create_and_insert(uid, sum, GFP_KERNEL_ACCOUNT)?;
+                    list.insert(node);
                 }
             }
         }
