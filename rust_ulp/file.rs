@@ -353,12 +353,14 @@ impl UlpFile {
         for kind in Kind::TEARDOWN {
             let mut from = 0;
             loop {
-                let Some((handle, object)) = self.table.write().take_next(kind, &mut from) else {
+                let next = self.table.write().take_next(kind, &mut from);
+                let Some((handle, object, charges)) = next else {
                     break;
                 };
                 trace::object_destroy(self.id, kind as u32, handle, object.number());
                 object.end(ENODEV);
                 drop(object);
+                drop(charges);
             }
         }
     }

@@ -228,8 +228,13 @@ impl<O: Stored> Table<O> {
         Some((object, charges))
     }
 
-    /// Removes the next object of that kind, committed or not, from the entry `from` on.
-    pub(crate) fn take_next(&mut self, kind: Kind, from: &mut u32) -> Option<(u32, O)> {
+    /// Removes the next object of that kind, committed or not, from the entry `from` on, with its
+    /// handle and its charges.
+    pub(crate) fn take_next(
+        &mut self,
+        kind: Kind,
+        from: &mut u32,
+    ) -> Option<(u32, O, Option<Charges>)> {
         while let Some(entry) = self.entries.get(*from as usize) {
             let index = u16::try_from(*from).ok()?;
             *from = from.saturating_add(1);
@@ -239,8 +244,8 @@ impl<O: Stored> Table<O> {
                     index,
                     generation: entry.generation,
                 };
-                let (object, _charges) = self.take(index)?;
-                return Some((handle.to_raw(), object));
+                let (object, charges) = self.take(index)?;
+                return Some((handle.to_raw(), object, charges));
             }
         }
         None
