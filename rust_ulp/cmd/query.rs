@@ -12,12 +12,7 @@ use crate::{
         name_of,
         Choice, //
     },
-    ext::{
-        user::{
-            write_entry,
-            Plain, //
-        }, //
-    },
+    ext::user::write_entries,
     file::UlpFile,
     limits::{
         MAX_BATCH,
@@ -27,7 +22,6 @@ use crate::{
         MAX_QUEUE_DEPTH,
         MAX_SGE, //
     },
-    logic::numbered,
     rdma::{
         device::{
             mtu_bytes,
@@ -65,20 +59,6 @@ pub(super) fn module(file: &UlpFile, value: &mut abi::Query) -> Result {
     Ok(())
 }
 
-/// Writes `entries` to an array in user space, as many as it has room for. Sleeps.
-///
-/// The array is at `addr` and has `capacity` entries of `size` bytes. Returns the number of
-/// `entries`.
-fn write_entries<T: Plain>(entries: &[T], addr: u64, size: u32, capacity: u32) -> Result<u32> {
-    if capacity > 0 && (size as usize) < core::mem::size_of::<T>() {
-        return Err(EINVAL);
-    }
-    for (index, entry) in numbered(entries.iter()).take(capacity as usize) {
-        write_entry(addr, size, index as usize, entry)?;
-    }
-    Ok(entries.len() as u32)
-}
-
 /// Lists the devices that the file may attach to.
 pub(super) fn devices(file: &UlpFile, value: &mut abi::DeviceList) -> Result {
     let mut entries = KVec::new();
@@ -110,7 +90,8 @@ pub(super) fn devices(file: &UlpFile, value: &mut abi::DeviceList) -> Result {
     if let Some(entry) = default.and_then(|(_, at)| entries.get_mut(at)) {
         entry.flags |= abi::DEVICE_DEFAULT;
     }
-    value.count = write_entries(&entries, value.entries, value.entry_size, value.capacity)?;
+    write_entries(value.entries, value.entry_size, value.capacity, &entries)?;
+    value.count = entries.len() as u32;
     Ok(())
 }
 
@@ -250,7 +231,8 @@ pub(super) fn gids(file: &UlpFile, value: &mut abi::GidQuery) -> Result {
     });
     drop(device);
     result?;
-    value.count = write_entries(&entries, value.entries, value.entry_size, value.capacity)?;
+    write_entries(value.entries, value.entry_size, value.capacity, &entries)?;
+    value.count = entries.len() as u32;
     Ok(())
 }
 

@@ -258,28 +258,38 @@ fn read_entry<T: Plain>(reader: &mut UserSliceReader, stride: usize, value: &mut
     Ok(())
 }
 
-/// Writes entry `index` of an array of entries of `stride` bytes. Sleeps.
+/// Writes `entries` to an array in user space, as many as it has room for. Sleeps.
 ///
-/// Writes zero to what the caller's entry has beyond `T`, and does not write what it lacks. Fails
-/// with [`E2BIG`] when `stride` is more than a page.
-pub(crate) fn write_entry<T: Plain>(ptr: u64, stride: u32, index: usize, value: &T) -> Result {
-    let stride = stride as usize;
+/// The array is at `ptr` and has `capacity` entries of `stride` bytes. Writes zero to what the caller's
+/// entries have beyond `T`. Where there is room, fails with [`EINVAL`] when they have less, and with
+/// [`E2BIG`] when they have more than a page.
+pub(crate) fn write_entries<T: Plain>(
+    ptr: u64,
+    stride: u32,
+    capacity: u32,
+    entries: &[T],
+) -> Result {
+    let (stride, size) = (stride as usize, core::mem::size_of::<T>());
+    if capacity == 0 {
+        return Ok(());
+    }
+    let beyond = stride.checked_sub(size).ok_or(EINVAL)?;
     if stride > MAX_SIZE {
         return Err(E2BIG);
     }
-    let offset = stride.checked_mul(index).ok_or(EFAULT)?;
-    let ptr = usize::try_from(ptr)
-        .ok()
-        .and_then(|ptr| ptr.checked_add(offset))
-        .ok_or(EFAULT)?;
-    let bytes = value.as_bytes();
-    let known = stride.min(bytes.len());
-    let mut writer = UserSlice::new(UserPtr::from_addr(ptr), stride).writer();
-    writer.write_slice(bytes.get(..known).ok_or(EINVAL)?)?;
+    let count = entries.len().min(capacity as usize);
+    let length = stride.checked_mul(count).ok_or(EFAULT)?;
+    let ptr = usize::try_from(ptr).map_err(|_| EFAULT)?;
+    let mut writer = UserSlice::new(UserPtr::from_addr(ptr), length).writer();
     let zeros = [0u8; 64];
-    while !writer.is_empty() {
-        let now = writer.len().min(zeros.len());
-        writer.write_slice(zeros.get(..now).ok_or(EINVAL)?)?;
+    for entry in entries.iter().take(count) {
+        writer.write_slice(entry.as_bytes())?;
+        let mut left = beyond;
+        while left > 0 {
+            let now = left.min(zeros.len());
+            writer.write_slice(zeros.get(..now).ok_or(EINVAL)?)?;
+            left = left.saturating_sub(now);
+        }
     }
     Ok(())
 }

@@ -1001,6 +1001,8 @@ def test_unusable(r):
     }[personality()]
     f = ulp.File("h1")
     r.equal("DEVICE_LIST where the module can serve no device: empty", f.devices(), [])
+    sizes = [error_of(f.call, "DEVICE_LIST", capacity=1, entry_size=size) for size in (8, 4096, 4097)]
+    r.equal("... also with entries that are too short or too long", sizes, ["EINVAL", "none", "E2BIG"])
     before = len(ulp.shell("dmesg")[1])
     ulp.shell("echo module rust_ulp +p >/proc/dynamic_debug/control")
     for name in ("hca1", "hca2"):
