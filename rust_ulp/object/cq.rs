@@ -134,7 +134,8 @@ impl CqObject {
     /// make up for that: it takes a call from a thread that does not come, but not the mutex from
     /// one that loses its CPU while it polls. The mutex lends no priority, so the worker, other
     /// threads and the drain of a queue pair would wait for as long as ordinary tasks keep that CPU
-    /// busy. An ordinary task waits for its share of the time only.
+    /// busy. An ordinary task waits for its share of the time only, which is small where the weight of
+    /// its cgroup is: what waits then is of its own file.
     pub(crate) fn waiter(&self) -> CqWaiter<'_> {
         let serves = self.delivery == abi::DELIVER_WORKQUEUE && !task::is_background();
         CqWaiter {

@@ -22,10 +22,9 @@
 //!
 //! Objects of a device are [`Send`] and [`Sync`]. The methods of `struct ib_device` "must be fully
 //! reentrant": the driver synchronizes calls that use the same object at the same time
-//! (Documentation/infiniband/core_locking.rst:48, "Reentrancy"). The core adds atomic reference
-//! counts, and locks of its own. A lock of this crate serializes what neither of them does: polling
-//! a completion queue directly, draining, and changes of a queue pair's state. Line numbers are
-//! those of Linux 7.2.12.
+//! (Documentation/infiniband/core_locking.rst, "Reentrancy", of Linux 7.2.12). The core adds atomic
+//! reference counts, and locks of its own. A lock of this crate serializes what neither of them does:
+//! polling a completion queue directly, draining, and changes of a queue pair's state.
 //!
 //! # Contexts
 //!

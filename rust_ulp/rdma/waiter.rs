@@ -2,7 +2,7 @@
 
 //! Requests that their poster waits for.
 //!
-//! The queue pairs of [`WaitHandler`] have a completion queue of their own. A worker of the core
+//! The queue pairs of [`WaitHandler`] have a completion queue of their own. A worker of this module
 //! handles its completions, and wakes the [`Waiter`] of each request.
 
 use super::{
