@@ -343,11 +343,13 @@ impl Claim {
     }
 
     /// Gives the queue pair free, after it was brought back to RESET unless it is in the state of
-    /// the beginning still. Sleeps.
+    /// the beginning still; to ERR, where the driver has no way back. Sleeps.
     pub(super) fn give_back(self) {
         if self.qp().state() != self.from {
-            // When the driver refuses, the queue pair is as bad as it can be.
-            let _ = self.move_to(State::Reset);
+            // When the driver refuses both, the queue pair is as bad as it can be.
+            let _ = self
+                .move_to(State::Reset)
+                .or_else(|_| self.move_to(State::Err));
         }
     }
 

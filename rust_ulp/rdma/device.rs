@@ -325,6 +325,17 @@ impl Device {
         !self.has(Rule::NoRemoteAtomics)
     }
 
+    /// Returns whether the driver copies the inline data of a datagram, unless it says when it creates
+    /// the queue pair that it takes none. Does not sleep.
+    pub(super) fn has_ud_inline(&self) -> bool {
+        !self.has(Rule::NoUdInline)
+    }
+
+    /// Returns whether the driver brings a queue pair back to RESET. Does not sleep.
+    pub(crate) fn has_reset(&self) -> bool {
+        !self.has(Rule::NoReset)
+    }
+
     /// Returns whether the driver posts `IB_WR_LOCAL_INV`. Does not sleep.
     pub(super) fn has_local_inv(&self) -> bool {
         !self.has(Rule::NoLocalInv)

@@ -206,7 +206,8 @@ pub(crate) type Place = MaybeUninit<Built>;
 /// Drivers copy work requests, their elements and inline data when they are posted, so the memory
 /// is free again when [`Run::post`] returns. Consumers in the kernel rely on that: they post requests
 /// that are on the stack (drivers/nvme/host/rdma.c:nvme_rdma_post_send and nvme_rdma_post_recv). These
-/// functions of drivers/infiniband copy the elements and the inline data:
+/// functions of drivers/infiniband copy the elements, and the inline data where [`Qp::new`] lets the
+/// queue pair have some:
 ///
 /// | driver | send | receive |
 /// |---|---|---|

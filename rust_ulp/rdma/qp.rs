@@ -51,7 +51,10 @@ use super::{
 use crate::{
     bindings,
     ext::{
-        errno::eproto,
+        errno::{
+            eopnotsupp,
+            eproto, //
+        },
         fault, //
     }, //
 };
@@ -83,14 +86,12 @@ use kernel::{
 /// The attempts to move a queue pair to RESET until the device reports that state. A task of rxe
 /// that `rxe_qp_reset()` has not yet stopped may call `rxe_qp_error()`, which sets ERR. No such
 /// task runs the second time.
+///
+/// Where the driver keeps packets (`Rule::KeepsPackets`), all of them are made: each stops the receive
+/// task for a moment, and a packet that arrives in that moment stays queued until the next, see
+/// [`Qp::release_packets`]. In RESET only packets arrive that rxe had checked before, and those are
+/// waited for after the first. One that comes over loopback may still be late.
 const RESETS: u32 = 3;
-
-/// The number of these attempts where the driver keeps packets (`Rule::KeepsPackets`), when the
-/// queue pair was in RTR. Each stops the receive task for a moment, and a packet that arrives in that
-/// moment stays queued until the next, see [`Qp::release_packets`]. In RESET only packets arrive that
-/// rxe had checked before, and those are waited for after the first. One that comes over loopback
-/// may still be late.
-const RESETS_OF_RECEIVER: u32 = RESETS;
 
 /// A queue pair: `struct ib_qp`.
 ///
@@ -179,8 +180,12 @@ impl<H: WrHandler> Qp<H> {
     /// [`CQ_RESERVE`] more. A queue pair with `srq` takes its receives from there, and does not use
     /// its own receive queue.
     ///
-    /// Fails with [`EXDEV`] when the objects belong to different devices, or when `recv_cq` is not
-    /// the completion queue of `srq`, and with [`ENOENT`] when `srq` has ended.
+    /// Fails with
+    ///
+    /// - [`EXDEV`] when the objects belong to different devices, or when `recv_cq` is not the
+    ///   completion queue of `srq`,
+    /// - [`ENOENT`] when `srq` has ended,
+    /// - [`EINVAL`] when the driver does not take inline data, or not so much.
     pub(crate) fn new(
         pd: Arc<Pd>,
         send_cq: Arc<Cq>,
@@ -194,6 +199,10 @@ impl<H: WrHandler> Qp<H> {
         // Until the queue pair is there: then the driver keeps the queue.
         let _srq_life = srq.as_deref().map(Srq::lock).transpose()?;
         let shared = srq.clone().map(Membership::new).transpose()?;
+        let has_inline = qp_type != QpType::Ud || pd.device().has_ud_inline();
+        if capacity.max_inline > 0 && !has_inline {
+            return Err(EINVAL);
+        }
         let mut init = Self::init_attr(&send_cq, &recv_cq, shared.as_ref(), qp_type, &capacity)?;
         let raw_pd = pd.as_raw();
         fault::point()?;
@@ -225,7 +234,20 @@ impl<H: WrHandler> Qp<H> {
                     let ptr = from_err_ptr(unsafe {
                         bindings::rust_ulp_h_create_qp(raw_pd, &mut init)
                     })?;
-                    NonNull::new(ptr).ok_or(ENOMEM)?
+                    let ptr = NonNull::new(ptr).ok_or(ENOMEM)?;
+                    // A driver that takes less ignores the flag: it would take the address of the data
+                    // for that of an element, and read there after the post has returned
+                    // (drivers/infiniband/sw/rdmavt/qp.c:rvt_create_qp,
+                    // drivers/infiniband/hw/mlx4/qp.c:set_kernel_sq_size).
+                    if init.cap.max_inline_data < capacity.max_inline {
+                        // SAFETY: It was just created, and nobody uses it.
+                        if !unsafe { pd.destroy_qp(ptr) } {
+                            // SAFETY: The queue pair is still valid.
+                            unsafe { bindings::rust_ulp_h_disown_qp(ptr.as_ptr()) };
+                        }
+                        return Err(EINVAL);
+                    }
+                    ptr
                 },
                 // SAFETY: The queue pair was just created. Nothing after this fails, so it is not
                 // leaked.
@@ -547,6 +569,7 @@ impl<H: WrHandler> Qp<H> {
     /// A change to RESET drains the queues first, so that every request completes, and checks the
     /// result, see [`RESETS`]. It fails with
     ///
+    /// - [`eopnotsupp`] when the driver does not bring a queue pair back to RESET,
     /// - [`eproto`] when the state table (IBA 10.3.1) does not allow the change from
     ///   [`Self::state`],
     /// - [`ENOENT`] when the queue pair has ended, see [`Self::shut_down`],
@@ -562,19 +585,18 @@ impl<H: WrHandler> Qp<H> {
         if !is_transition(from, to, self.qp_type, mask) {
             return Err(eproto());
         }
+        let is_back = to == bindings::IB_QPS_RESET && from != to;
+        if is_back && !self.pd.device().has_reset() {
+            return Err(eopnotsupp());
+        }
         let drained = to != bindings::IB_QPS_RESET || self.drain();
         if from == bindings::IB_QPS_INIT && to == bindings::IB_QPS_RTR {
             self.begin_receiving();
         }
-        let resets_again = to == bindings::IB_QPS_RESET && from > bindings::IB_QPS_INIT;
-        if resets_again || mask & mask::MAX_DEST_RD_ATOMIC != 0 {
+        if is_back || mask & mask::MAX_DEST_RD_ATOMIC != 0 {
             self.note_quiet();
         }
-        let resets = if self.keeps_packets && resets_again {
-            RESETS_OF_RECEIVER
-        } else {
-            1
-        };
+        let all = self.keeps_packets && is_back;
         let result = fault::point().and_then(|()| {
             for turn in 1..=RESETS {
                 let mut raw = attributes.to_raw(self.pd.device(), mask);
@@ -583,15 +605,14 @@ impl<H: WrHandler> Qp<H> {
                     bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32)
                 })
                 .inspect_err(|&err| self.settle(err, from, to, mask))?;
-                if to == bindings::IB_QPS_RESET && turn == 1 && resets > 1 {
+                if all && turn == 1 {
                     // The network hands a packet to rxe in an RCU read section
                     // (`netif_receive_skb()`, net/core/dev.c), and a preempted task gets time to run.
                     // SAFETY: The caller may sleep.
                     unsafe { kernel::bindings::synchronize_rcu() };
                 }
                 let is_there = |state| state == bindings::IB_QPS_RESET;
-                if to != bindings::IB_QPS_RESET
-                    || turn >= resets && self.device_state().is_none_or(is_there)
+                if to != bindings::IB_QPS_RESET || !all && self.device_state().is_none_or(is_there)
                 {
                     break;
                 }
@@ -730,7 +751,8 @@ impl<H: WrHandler> Qp<H> {
     /// requests have returned. Returns false when the driver refuses that. Sleeps.
     ///
     /// A queue that nothing was posted to since it was last drained needs no draining. An empty
-    /// queue may need it: the handler of its last completion may still run.
+    /// queue may need it: the handler of its last completion may still run. A driver may take no other
+    /// way to RESET than through ERR (drivers/infiniband/hw/qedr/verbs.c:qedr_update_qp_state).
     fn drain(&self) -> bool {
         fault::step();
         let used = [&self.send, &self.recv].map(|queue| {
@@ -742,8 +764,18 @@ impl<H: WrHandler> Qp<H> {
         let qp = self.ptr.as_ptr();
         // Of another one, drivers need not say that it has left the queue.
         let shared = self.member.shared().filter(|_| self.receives.load(Relaxed));
-        if (sent || received || shared.is_some()) && !self.fail() {
-            return false;
+        let is_used = sent || received || shared.is_some();
+        if is_used || self.state() != State::Reset {
+            if !self.receives.load(Relaxed) {
+                // It has taken no receive, so nobody need hear that it takes no more.
+                self.finished.store(true, Release);
+            }
+            let is_failed = self.fail();
+            // Also when the driver refuses: nothing more can be posted.
+            self.state.store(bindings::IB_QPS_ERR, Release);
+            if !is_failed {
+                return false;
+            }
         }
         let mut drained = true;
         // Nobody posts, since both queues are closed. Each queue has room for one more request, and
@@ -772,9 +804,6 @@ impl<H: WrHandler> Qp<H> {
             unsafe { shared.srq().wait_for_last_wqe(qp) };
             self.recv_cq.empty();
             shared.srq().suspect();
-        }
-        if sent || received || shared.is_some() {
-            self.state.store(bindings::IB_QPS_ERR, Release);
         }
         drained
     }

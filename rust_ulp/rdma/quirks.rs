@@ -45,6 +45,11 @@ pub(super) enum Rule {
     /// The driver may keep a packet whose queue pair it cannot destroy before another one comes, see
     /// `Qp::release_packets`.
     KeepsPackets,
+    /// The driver takes the inline data of a datagram for an element.
+    NoUdInline,
+    /// The driver moves a queue pair that is to be reset to ERR, says RESET, and refuses each way from
+    /// there.
+    NoReset,
     /// The driver creates no queue pairs of type RC for users of the kernel.
     NoRc,
     /// The driver creates no queue pairs of type UC.
@@ -134,6 +139,10 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_RXE,        Rule::SendWithInv,     "sw/rxe/rxe_resp.c:invalidate_rkey",             "-"),
 
     row(bindings::RDMA_DRIVER_RXE,        Rule::KeepsPackets,    "sw/rxe/rxe_task.c:rxe_enable_task",             "-"),
+
+    row(bindings::RDMA_DRIVER_HNS,        Rule::NoUdInline,      "hw/hns/hns_roce_hw_v2.c:set_ud_wqe",            "hns"),
+
+    row(bindings::RDMA_DRIVER_IRDMA,      Rule::NoReset,         "hw/irdma/verbs.c:irdma_modify_qp_roce",         "irdma"),
 
     row(bindings::RDMA_DRIVER_MANA,       Rule::NoRc,            "hw/mana/qp.c:mana_ib_create_rc_qp",             "mana"),
 

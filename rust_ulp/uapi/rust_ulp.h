@@ -412,6 +412,7 @@ struct rust_ulp_cqe {
 
 /*
  * Creates a queue pair.
+ *  EINVAL      the driver takes no inline data of a send, or less
  *  EXDEV       @srq belongs to another protection domain, or @recv_cq is not its completion queue
  */
 struct rust_ulp_qp_create {
@@ -516,6 +517,7 @@ struct rust_ulp_qp_attr {
  *  EPROTO      the IBA specification does not allow the transition, or not with these attributes:
  *              see @missing_mask and @extra_mask, where RUST_ULP_QP_STATE stands for the transition
  *              and RUST_ULP_QP_CUR_STATE for another state; or an address is given in RESET or ERR
+ *  EOPNOTSUPP  the driver brings no queue pair back to RESET
  */
 struct rust_ulp_qp_modify {
 	__u32 size, flags;
@@ -796,9 +798,8 @@ struct rust_ulp_destroy {
  * Describes one event, in the records that read() returns: as many as there are and as fit. It
  * waits for the first. After RUST_ULP_EVENT_DEVICE_REMOVED, read() returns ENODEV. poll() reports
  * POLLIN while there are records; for completions see CQ_EVENTFD. The object may have been
- * destroyed. An event that is marked as merged updates @info of an unread record of its kind and
- * object. If all RUST_ULP_EVENTS_MAX records are unread, one of RUST_ULP_EVENT_CONNECT_REQUEST
- * makes room.
+ * destroyed. An event marked as merged updates @info of an unread record of its kind and object. If
+ * all RUST_ULP_EVENTS_MAX records are unread, one of RUST_ULP_EVENT_CONNECT_REQUEST makes room.
  *  EAGAIN      there is no record, and the file has O_NONBLOCK
  *  EINVAL      the buffer is smaller than a record
  */
@@ -819,8 +820,7 @@ struct rust_ulp_event {
  * RUST_ULP_EVENT_ESTABLISHED or RUST_ULP_EVENT_CONNECT_FAILED reports it, and DESTROY gives the
  * attempt up. An attempt that fails gives its queue pair back before the event; its handle stays
  * valid, with the state RUST_ULP_CONN_FAILED. The connection manager limits an attempt to about a
- * minute on RoCE, to more with a large @ack_timeout, and a peer that asks for more (MRA) prolongs
- * it.
+ * minute on RoCE, to more with a large @ack_timeout, and a peer may prolong it (MRA).
  */
 
 /* Holds an IP address and a port, as struct sockaddr_in and struct sockaddr_in6 do. */
@@ -1049,8 +1049,7 @@ struct rust_ulp_wr_ud {
 /*
  * Describes a work request. With more than one element, @sge.offset is the address of an array of
  * @num_sge struct rust_ulp_sge, and @sge.buffer and @sge.length are 0. The end of @timeout_ns is
- * rounded up to a multiple of 2^20 ns; in a queue for more than 1024 requests, of 2^20 ns for each
- * 1024 of them, or part of these.
+ * rounded up to a multiple of 2^20 ns for each 1024 requests, or part, that the queue has room for.
  */
 struct rust_ulp_wr {
 	__aligned_u64 user_data;	/* [in; any] copied to the completion */

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|directions|lists|frames|peer|ops|atomics|query|reads|events|reused|most|landing|connect|
-        unusable|srq|interrupts|contexts|delayed|undrained|worker|late|halfway|dereg|unrevoked|kept|leaked|flushed|
-        sqe|unanswered|undestroyed|silent|refused|stopped
+    hca.py pages|pinned|directions|lists|frames|peer|ops|inline|reset|atomics|query|reads|events|reused|most|landing|
+        connect|unusable|srq|interrupts|contexts|delayed|undrained|worker|late|halfway|dereg|unrevoked|kept|leaked|
+        flushed|sqe|unanswered|undestroyed|silent|refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -244,6 +244,43 @@ def test_ops(r):
     made = {kind for kind in ("RC", "UC", "UD") if error_of(Qp, a.file, a.pd, a.cq, kind=kind) == "none"}
     r.equal("DEVICE_QUERY: the types of queue pair that the device has", types, {*has().kinds})
     r.equal("... these can be made, and no other", made, types)
+
+
+def test_inline(r):
+    """Inline data where the driver copies them. Others say so when they create a queue pair, or not at all."""
+    a = End("h1", "hca1")
+    for kind in has().kinds:
+        said = {size: error_of(qp_like, a, qp_type=N["QPT_" + kind], max_inline=size) for size in (0, 1, 64)}
+        # hw/hns/hns_roce_hw_v2.c:set_ud_wqe
+        takes = has().inline and (personality(), kind) != ("hns", "UD")
+        some = "none" if takes else "EINVAL"
+        r.equal(f"{kind}: QP_CREATE for so many bytes of inline data", said, {0: "none", 1: some, 64: some})
+
+
+def test_reset(r):
+    """A queue pair that was not used goes back to RESET where the driver has a way, and registrations go on without."""
+    a, b = two()
+    can = personality() != "irdma"  # hw/irdma/verbs.c:irdma_modify_qp_roce
+
+    def state():
+        return a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state
+
+    said = error_of(a.qp.modify, "STATE", qp_state=N["QPS_RESET"])
+    want = ("none", N["QPS_RESET"]) if can else ("EOPNOTSUPP", N["QPS_RTS"])
+    r.equal("a change to RESET", (said, state()), want)
+    if can:
+        b.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        a.connect(b)
+        b.connect(a)
+    a.buffer.map[:8] = pattern(4, 8)
+    a.file.submit([a.write(b, 8)])
+    r.equal("after that it works", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, pattern(4, 8)))
+    adapter(flush_register=1)
+    r.equal("a grant whose registration is flushed", error_of(b.file.grant, b.buffer), "none" if can else "EIO")
+    others = [error_of(b.file.destroy, b.file.grant(b.buffer).handle) for _ in range(2)]
+    r.equal("other grants, and their end", others, ["none"] * 2)
+    a.file.submit([a.write(b, 8)])
+    r.equal("the first one still holds", a.cq.wait(1)[0].status, 0)
 
 
 def test_atomics(r):
@@ -990,6 +1027,21 @@ def test_connect(r):
     most = {"responder_resources": device.max_qp_rd_atom, "initiator_depth": device.max_qp_init_rd_atom}
     connect.PARAM.update({name: min(connect.PARAM[name], n) for name, n in most.items()})
     connect.test_write(r)
+    server, c = connect.Server(), connect.client()
+    thread = connect.Thread(connect.connect, c, "10.9.0.1", server.port)
+    request = server.request()
+    # The third change is the one to RTS.
+    adapter(fail_name="modify_qp", fail_command=3)
+    said = error_of(connect.accept, server.end, request.handle)
+    adapter(fail_name="", fail_command=0)
+    # A queue pair that its driver does not bring back has no peer, at least.
+    state = "ERR" if personality() == "irdma" else "RESET"
+    said = said, connect.qp_state(server.end)
+    r.equal(f"ACCEPT that fails leaves its queue pair in {state}", said, ("EIO", N["QPS_" + state]))
+    server.end.file.destroy(request.handle)
+    r.equal("the request, destroyed, is rejected", thread.name(), "ECONNREFUSED")
+    server.close()
+    c.file.close()
 
 
 def test_unusable(r):
