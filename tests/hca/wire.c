@@ -263,13 +263,13 @@ static enum ib_wc_status remote(struct hca_qp *qp, struct hca_qp *to,
  */
 static void land(struct hca_qp *qp)
 {
-	unsigned long end = jiffies + 10 * HZ;
+	ktime_t end = ktime_add_ms(ktime_get(), 10 * MSEC_PER_SEC);
 
 	if (!qp->late_far.count)
 		return;
 	do
 		usleep_range(50, 100);
-	while (READ_ONCE(hca_hold_writes) && time_before(jiffies, end));
+	while (READ_ONCE(hca_hold_writes) && ktime_before(ktime_get(), end));
 	/* An address that is not mapped has been printed. */
 	hca_copy(&qp->late_far, &qp->late_near, 0);
 	hca_segs_end(&qp->late_near);
