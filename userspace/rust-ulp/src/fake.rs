@@ -15,12 +15,13 @@ use crate::ring::{Producer, SharedIndex};
 use crate::sync::lock;
 use crate::sys::{counting, look_up, FakeKernel, File};
 use nix::errno::Errno;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -38,8 +39,8 @@ pub(crate) struct Kernel {
     memory: Arc<std::fs::File>,
     /// This process.
     process: std::fs::File,
-    /// Becomes readable with each event.
-    teller: Arc<std::fs::File>,
+    /// Is readable while there are events, and hung up when the device is gone.
+    event_file: UnixStream,
     state: Mutex<State>,
     resolution: Mutex<Resolution>,
     resolved: Condvar,
@@ -64,8 +65,8 @@ struct State {
     /// By how much the ABI's version is ahead.
     newer: u32,
     events: VecDeque<abi::Event>,
-    /// That of the kernel.
-    teller: Option<Arc<std::fs::File>>,
+    /// The other end of the kernel's `event_file`.
+    teller: Option<UnixStream>,
     /// The device was removed.
     gone: bool,
     /// Requests that the next SUBMIT posts before the device refuses.
@@ -306,13 +307,14 @@ impl Kernel {
             .read(true)
             .write(true)
             .open("/proc/self/mem");
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let teller = EventFd::from_value_and_flags(0, flags).unwrap();
-        let teller = Arc::new(std::fs::File::from(OwnedFd::from(teller)));
+        let (event_file, teller) = UnixStream::pair().unwrap();
+        for end in [&event_file, &teller] {
+            end.set_nonblocking(true).unwrap();
+        }
         Arc::new(Self {
             memory: Arc::new(memory.unwrap().into()),
             process: process.unwrap(),
-            teller: teller.clone(),
+            event_file,
             state: Mutex::new(State {
                 teller: Some(teller),
                 ..State::default()
@@ -455,6 +457,9 @@ impl Kernel {
             }
         }
         state.happen(abi::EVENT_DEVICE_REMOVED, 0, 0);
+        if let Some(teller) = &state.teller {
+            teller.shutdown(Shutdown::Both).unwrap();
+        }
     }
 
     /// Completes something that nobody asked for, on the ring number 0.
@@ -1265,7 +1270,7 @@ impl FakeKernel for Kernel {
         }
         // As the real one, the file is readable while there are events, and when the device is gone.
         if state.events.is_empty() && !state.gone {
-            let _ = (&*self.teller).read(&mut [0; 8]);
+            while matches!((&self.event_file).read(&mut [0; 64]), Ok(1..)) {}
         }
         match (n, state.gone) {
             (0, true) => Err(Errno::ENODEV),
@@ -1291,7 +1296,7 @@ impl FakeKernel for Kernel {
     }
 
     fn event_file(&self) -> BorrowedFd<'_> {
-        self.teller.as_fd()
+        self.event_file.as_fd()
     }
 
     fn command(&self, name: &'static str, arg: &mut dyn Any) -> Result<(), Errno> {
@@ -1399,8 +1404,9 @@ impl State {
 
     fn tell(&mut self, event: abi::Event) {
         self.events.push_back(event);
-        if let Some(mut teller) = self.teller.as_deref() {
-            teller.write_all(&1u64.to_ne_bytes()).unwrap();
+        if let Some(mut teller) = self.teller.as_ref() {
+            // It is full of events, or the device is gone: the file is readable in both cases.
+            let _ = teller.write(&[0]);
         }
     }
 

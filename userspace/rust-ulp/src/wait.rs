@@ -3,6 +3,7 @@
 //! Waiting while a connection is made: a thread sleeps, or a task does. What has to be done is
 //! written once, as futures.
 
+use crate::deadline::Deadline;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 #[cfg(any(feature = "smol", feature = "tokio"))]
@@ -120,10 +121,21 @@ pub(crate) struct TaskWait {
 impl TaskWait {
     /// Watches for events of `device`, its removal among them, whoever takes these.
     pub(crate) fn new(device: &DeviceInner) -> Result<Self> {
+        Self::with(Watch::objects(device)?)
+    }
+
+    /// Watches for the removal of `device` alone.
+    fn removal(device: &DeviceInner) -> Result<Self> {
+        let watch = Watch::new()?;
+        // Epoll reports a hang-up without being asked for.
+        watch.add(&device.file().event_source(), EpollFlags::empty())?;
+        Self::with(watch)
+    }
+
+    fn with(watch: Watch) -> Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags);
         let timer = timer.map_err(|errno| Error::sys("timerfd_create", errno))?;
-        let watch = Watch::objects(device)?;
         watch.add(&timer, EpollFlags::EPOLLIN)?;
         Ok(Self { watch, timer })
     }
@@ -143,14 +155,20 @@ impl TaskWait {
 }
 
 /// Waits for `time`.
-pub(crate) async fn pause(device: &DeviceInner, who: Who, time: Duration) -> Result<()> {
-    #[cfg(any(feature = "smol", feature = "tokio"))]
-    if who == Who::Task {
-        return TaskWait::new(device)?.changed(time).await;
+///
+/// Fails with [`Error::DeviceGone`] as soon as the device is removed.
+pub(crate) async fn pause(device: &Arc<DeviceInner>, who: Who, time: Duration) -> Result<()> {
+    let deadline = Deadline::after(time);
+    let mut wait = FileWait::removal(device, who)?;
+    loop {
+        match deadline.left() {
+            Duration::ZERO => return Ok(()),
+            left => {
+                let file = device.file().event_source();
+                wait.wait(&file, PollFlags::empty(), left).await?;
+            }
+        }
     }
-    let _ = (device, who);
-    std::thread::sleep(time);
-    Ok(())
 }
 
 /// Waits for one file, for a time, and for the removal of a device.
@@ -163,22 +181,28 @@ pub(crate) struct FileWait {
 
 impl FileWait {
     pub(crate) fn new(device: &Arc<DeviceInner>, who: Who, file: &impl AsFd) -> Result<Self> {
+        let wait = Self::removal(device, who)?;
         #[cfg(not(any(feature = "smol", feature = "tokio")))]
-        let _ = (who, file);
+        let _ = file;
         #[cfg(any(feature = "smol", feature = "tokio"))]
-        let task = match who {
-            Who::Thread => None,
-            Who::Task => {
-                let wait = TaskWait::new(device)?;
-                let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT;
-                wait.watch.add(file, flags)?;
-                Some(wait)
-            }
-        };
+        if let Some(task) = &wait.task {
+            let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT;
+            task.watch.add(file, flags)?;
+        }
+        Ok(wait)
+    }
+
+    /// Waits for a time, and for the removal of the device.
+    fn removal(device: &Arc<DeviceInner>, who: Who) -> Result<Self> {
+        #[cfg(not(any(feature = "smol", feature = "tokio")))]
+        let _ = who;
         Ok(Self {
             device: device.clone(),
             #[cfg(any(feature = "smol", feature = "tokio"))]
-            task,
+            task: match who {
+                Who::Thread => None,
+                Who::Task => Some(TaskWait::removal(device)?),
+            },
         })
     }
 

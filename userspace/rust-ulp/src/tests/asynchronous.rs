@@ -3,6 +3,7 @@
 //! Tasks of tokio and of smol.
 
 use super::*;
+use crate::wait::{self, Who};
 use crate::{AsyncCq, AsyncEvents, AsyncRequests, RequestFuture};
 use futures_core::Stream;
 use std::future::{poll_fn, Future};
@@ -829,6 +830,34 @@ fn a_silent_peer_has_its_time_in_a_task_too() {
         let (error, ()) = both(accept, gone).await;
         let error = error.unwrap_err();
         assert!(matches!(error.error(), Error::DeviceGone), "{error}");
+    });
+}
+
+/// Events that nobody takes, and events that somebody else takes, do not end it.
+#[test]
+fn a_pause_lasts_its_time_and_ends_with_the_device() {
+    on_each(async || {
+        let kernel = Kernel::new();
+        let device = kernel.device();
+        let pause = |who, time| wait::pause(device.inner(), who, time);
+        let lasts = async || {
+            let begin = std::time::Instant::now();
+            pause(Who::Task, NOW * 4).await.unwrap();
+            assert!(begin.elapsed() >= NOW * 4, "{:?}", begin.elapsed());
+        };
+        kernel.ask();
+        lasts().await;
+        device.inner().taken_events().unwrap();
+        assert!(device.events().next_event().unwrap().is_some());
+        lasts().await;
+        let gone = async {
+            sleep(NOW).await;
+            kernel.remove();
+        };
+        let (ended, ()) = both(pause(Who::Task, SOON / 2), gone).await;
+        assert!(matches!(ended, Err(Error::DeviceGone)), "{ended:?}");
+        let ended = wait::run(pause(Who::Thread, SOON / 2));
+        assert!(matches!(ended, Err(Error::DeviceGone)), "{ended:?}");
     });
 }
 
