@@ -55,6 +55,8 @@ pub(crate) struct Storage {
 struct Borrowed<'a> {
     buffers: Vec<&'a Buffer>,
     addresses: Vec<&'a AddressHandle>,
+    /// The lengths that the two had after each request was added.
+    ends: Vec<(usize, usize)>,
 }
 
 impl<'a> Borrowed<'a> {
@@ -69,6 +71,7 @@ impl<'a> Borrowed<'a> {
         if let Some(to) = to {
             self.addresses.push(to.ah());
         }
+        self.ends.push((self.buffers.len(), self.addresses.len()));
     }
 
     #[inline(never)]
@@ -76,9 +79,23 @@ impl<'a> Borrowed<'a> {
         self.buffers.extend(slices.iter().map(LocalSlice::buffer));
     }
 
+    /// Removes what the first `posted` requests borrow.
+    fn remove(&mut self, posted: usize) {
+        let end = self.ends.drain(..posted).next_back();
+        if let Some((buffers, addresses)) = end {
+            self.buffers.drain(..buffers);
+            self.addresses.drain(..addresses);
+            for (of_buffers, of_addresses) in &mut self.ends {
+                *of_buffers -= buffers;
+                *of_addresses -= addresses;
+            }
+        }
+    }
+
     fn clear(&mut self) {
         self.buffers.clear();
         self.addresses.clear();
+        self.ends.clear();
     }
 
     /// Returns its memory, with nothing in it.
@@ -88,6 +105,7 @@ impl<'a> Borrowed<'a> {
         Borrowed {
             buffers: self.buffers.into_iter().map_while(|_| None).collect(),
             addresses: self.addresses.into_iter().map_while(|_| None).collect(),
+            ends: self.ends,
         }
     }
 }
@@ -125,19 +143,25 @@ impl Storage {
         }
     }
 
-    /// Undoes [`Self::point`].
+    /// Undoes [`Self::point`], and removes the elements and inline bytes before those of the first
+    /// request that has some.
     fn unpoint(&mut self) {
-        let (sges, bytes) = (sys::address_of(&self.sges), sys::address_of(&self.bytes));
+        // The requests have them in their order.
+        let (mut first_sge, mut first_byte) = (None, None);
         for wr in &mut self.wrs {
             if wr.num_sge > 1 {
-                wr.sge.offset = wr.sge.offset.wrapping_sub(sges) / u64::from(abi::Sge::SIZE);
+                let first = *first_sge.get_or_insert(wr.sge.offset);
+                wr.sge.offset = wr.sge.offset.wrapping_sub(first) / u64::from(abi::Sge::SIZE);
             } else if wr.num_sge == 1 && wr.sge.buffer == 0 {
-                wr.sge.offset = wr.sge.offset.wrapping_sub(bytes);
+                let first = *first_byte.get_or_insert(wr.sge.offset);
+                wr.sge.offset = wr.sge.offset.wrapping_sub(first);
             }
         }
+        remove_before(first_sge, &mut self.sges);
+        remove_before(first_byte, &mut self.bytes);
     }
 
-    /// Removes the first `posted` requests.
+    /// Removes the first `posted` requests, with their elements and inline bytes.
     fn remove(&mut self, posted: u32) {
         if posted as usize >= self.wrs.len() {
             self.clear();
@@ -204,6 +228,13 @@ impl Storage {
         #[cfg(feature = "io-uring")]
         self.addresses.clear();
     }
+}
+
+/// Removes what is before the address `first`, or everything without one.
+fn remove_before<T>(first: Option<u64>, all: &mut Vec<T>) {
+    let bytes = first.map(|first| first.wrapping_sub(sys::address_of(all)));
+    let count = bytes.and_then(|bytes| usize::try_from(bytes / size_of::<T>() as u64).ok());
+    all.drain(..count.unwrap_or(all.len()).min(all.len()));
 }
 
 /// Returns the error of a batch whose request number `index` was refused. Those before it were posted.
@@ -435,7 +466,9 @@ impl<'a> DeviceBatch<'a> {
         take: impl FnOnce(&Arc<DeviceInner>, &mut Storage) -> Result<()>,
     ) -> Result<()> {
         let storage = self.core.storage.get_or_insert_default();
-        let Borrowed { buffers, addresses } = &self.borrowed;
+        let Borrowed {
+            buffers, addresses, ..
+        } = &self.borrowed;
         storage.buffers.extend(buffers.iter().copied().cloned());
         let addresses = addresses.iter().copied().cloned();
         storage.addresses.extend(addresses);
@@ -484,10 +517,9 @@ impl<'a> DeviceBatch<'a> {
     }
 
     fn submitting(&mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
+        let before = self.len();
         let result = self.core.submit(wait);
-        if self.is_empty() {
-            self.borrowed.clear();
-        }
+        self.borrowed.remove(before - self.len());
         result
     }
 }

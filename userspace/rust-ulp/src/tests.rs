@@ -10,7 +10,7 @@ use crate::qp::{
     AckTimeout, ConnectError, Path, QpAttr, QpState, Rc, Retries, RnrRetries, RnrTimer,
     TrafficClass, Uc, Ud,
 };
-use crate::sys::counting::allocations;
+use crate::sys::counting::{self, allocations};
 use crate::tcp::{Listener, TcpOptions};
 use crate::wr::{CompareSwap, FetchAdd, Read, Recv, Send, SendTo, WrOpcode, Write};
 use crate::{
@@ -611,6 +611,45 @@ fn a_batch_that_is_stopped_goes_on_where_it_was() {
         .unwrap();
     assert_eq!(batch.submit_and_wait(1, SOON).unwrap(), 1);
     assert_eq!(p.mem.to_vec(4096..4098).unwrap(), b"zz");
+}
+
+/// A program may add requests for ever to a batch that is never empty.
+#[test]
+fn a_batch_that_is_never_empty_does_not_grow() {
+    let p = pair();
+    let grant = p.mem.grant(4096.., Access::REMOTE_WRITE).unwrap();
+    p.mem.write_at(0, b"abcdefgh").unwrap();
+    let pieces: [_; 2] = std::array::from_fn(|i| p.mem.slice(i * 6..i * 6 + 2).unwrap());
+    let dst = |at| grant.remote().slice(at..).unwrap();
+    let numbers: [_; 200] = std::array::from_fn(|i| [i as u8]);
+    let (mut of_qp, mut of_device) = (p.a.batch(), p.device.batch());
+    let mut allocated = Vec::new();
+    for (round, number) in numbers.iter().enumerate() {
+        let before = allocations();
+        let (inline, gather) = (Write::inline_bytes, Write::gather);
+        of_qp.push(inline(number, dst(4))).unwrap();
+        of_qp.push(gather(&pieces, dst(0))).unwrap();
+        of_device.push(&p.a, inline(number, dst(68))).unwrap();
+        of_device.push(&p.a, gather(&pieces, dst(64))).unwrap();
+        // The last one is refused, and every other time the last two.
+        let left = 1 + round % 2;
+        p.kernel.stumble((of_qp.len() - left) as u32);
+        drop(of_qp.submit().unwrap_err());
+        p.kernel.stumble((of_device.len() - left) as u32);
+        drop(of_device.submit().unwrap_err());
+        assert_eq!((of_qp.len(), of_device.len()), (left, left));
+        while p.cq.poll().unwrap().is_some() {}
+        counting::uncounted(|| allocated.push(allocations() - before));
+        if round != 0 {
+            let want = [&b"abgh"[..], &numbers[round - round % 2]].concat();
+            assert_eq!(p.mem.to_vec(4096..4101).unwrap(), want, "round {round}");
+            assert_eq!(p.mem.to_vec(4160..4165).unwrap(), want, "round {round}");
+        }
+    }
+    // An error allocates.
+    for round in 20..200 {
+        assert_eq!(allocated[round], allocated[round - 2], "round {round}");
+    }
 }
 
 #[test]
