@@ -19,6 +19,15 @@ pub use crate::kind::ErrorKind;
 /// The name of the limit that too long inline data exceeds.
 pub(crate) const INLINE_BYTES: &str = "inline bytes";
 
+/// The name of epoll_ctl(2) in errors.
+pub(crate) const EPOLL_CTL: &str = "epoll_ctl";
+
+/// The name of io_uring_enter(2) in errors.
+pub(crate) const URING_ENTER: &str = "io_uring_enter";
+
+/// The advice when there are too many open files.
+const OPEN_FILES: &str = "close files or raise the limit (ulimit -n)";
+
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -562,7 +571,7 @@ fn open_hint(cause: &std::io::Error) -> &'static str {
         Some(libc::EACCES | libc::EPERM) => {
             "run as root, or install the udev rule and join the group rdma"
         }
-        Some(libc::EMFILE | libc::ENFILE) => "close files or raise the limit (ulimit -n)",
+        Some(libc::EMFILE | libc::ENFILE) => OPEN_FILES,
         _ => "see dmesg",
     }
 }
@@ -666,6 +675,12 @@ fn is_of_state(call: &str, errno: i32) -> bool {
     errno == libc::EPROTO && [abi::Connect::NAME, abi::Accept::NAME].contains(&call)
 }
 
+/// Returns whether `call` is a command of the device, whose names are in capital letters, and not a
+/// system call.
+fn is_command(call: &str) -> bool {
+    call.starts_with(|first: char| first.is_ascii_uppercase())
+}
+
 /// Returns the meaning of an error number of `call`, as the header has it.
 fn errno_hint(call: &str, errno: i32) -> &'static str {
     match errno {
@@ -700,11 +715,22 @@ fn errno_hint(call: &str, errno: i32) -> &'static str {
         }
         libc::EFAULT => "an address that cannot be read or written",
         libc::EINTR => "a signal came: try again",
-        libc::EIO => {
+        libc::EIO if call == abi::Destroy::NAME => {
             "the driver did not revoke a key, which the peer can still use: try again, or drop the Device"
         }
-        libc::EINVAL => "the module does not know such a size, flag, name or number",
-        libc::EMFILE => "this Device has as many objects as it may have: drop some",
+        libc::EINVAL if is_command(call) => {
+            "the module does not know such a size, flag, name or number"
+        }
+        libc::EMFILE if is_command(call) => {
+            "this Device has as many objects as it may have: drop some"
+        }
+        libc::EMFILE | libc::ENFILE => OPEN_FILES,
+        libc::EEXIST if call == URING_ENTER => {
+            "only the thread that built a ring with RingBuilder::single_issuer() may use it"
+        }
+        libc::ENOSPC if call == EPOLL_CTL => {
+            "this user's tasks wait for too many files: raise the limit (sysctl fs.epoll.max_user_watches)"
+        }
         libc::EMSGSIZE => {
             "the request has more bytes than a message (2^31), a datagram (PortInfo::active_mtu) or inline data \
              (QpCaps::max_inline) may have: split it"
@@ -736,6 +762,7 @@ fn errno_hint(call: &str, errno: i32) -> &'static str {
             "not allowed: check ownership and limits, and whether memory is read-only; ports below 1024 are \
              for the privileged"
         }
-        _ => "the driver's own error",
+        _ if is_command(call) => "the driver's own error",
+        _ => "see the manual page of that system call",
     }
 }

@@ -7,7 +7,7 @@
 //! descriptor of the runtime, and are the same with each runtime.
 
 use crate::device::DeviceInner;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, EPOLL_CTL};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::future::poll_fn;
@@ -154,7 +154,7 @@ impl Watch {
     pub(crate) fn add(&self, file: &impl AsFd, flags: EpollFlags) -> Result<()> {
         let event = EpollEvent::new(flags | EpollFlags::EPOLLET, 0);
         let added = self.epoll.add(file, event);
-        added.map_err(|errno| Error::sys("epoll_ctl", errno))
+        added.map_err(|errno| Error::sys(EPOLL_CTL, errno))
     }
 
     /// Waits until one of the files has changed since the last time that this was ready: one first

@@ -2090,6 +2090,7 @@ fn errnos_of_the_header_are_explained() {
         let error = match Errno::from_raw(errno) {
             // It comes with a status, and becomes a completion.
             Errno::EREMOTEIO => continue,
+            Errno::EIO => Error::sys("DESTROY", Errno::EIO),
             errno => Error::sys("SUBMIT", errno),
         };
         let text = error.to_string();
@@ -2160,6 +2161,36 @@ fn an_errno_is_explained_by_the_command_that_failed() {
     let error = qp().connect_cm(there, &cm::ConnectOptions::new());
     let error = Error::from(error.unwrap_err());
     explained(error, &["EPROTO", "the peer"], ErrorKind::Protocol, false);
+
+    let hint = |call, errno, part: &str| {
+        let text = Error::sys(call, errno).to_string();
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    };
+    for call in ["eventfd", "epoll_create", "timerfd_create"] {
+        hint(call, Errno::EMFILE, "ulimit -n");
+        hint(call, Errno::ENFILE, "ulimit -n");
+    }
+    hint(
+        "CQ_CREATE",
+        Errno::EMFILE,
+        "this Device has as many objects",
+    );
+    hint("DESTROY", Errno::EIO, "did not revoke a key");
+    hint("SUBMIT", Errno::EIO, "the driver's own error");
+    hint("SUBMIT (waiting)", Errno::EIO, "the driver's own error");
+    hint(
+        "io_uring_enter",
+        Errno::EEXIST,
+        "RingBuilder::single_issuer()",
+    );
+    hint("epoll_ctl", Errno::ENOSPC, "fs.epoll.max_user_watches");
+    for errno in [Errno::EIO, Errno::EINVAL, Errno::ENOSYS] {
+        hint(
+            "epoll_wait",
+            errno,
+            "see the manual page of that system call",
+        );
+    }
 }
 
 #[test]

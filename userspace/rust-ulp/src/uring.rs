@@ -45,7 +45,7 @@ use crate::buffer::{Buffer, LocalSlice};
 use crate::completion::Completion;
 use crate::deadline::Deadline;
 use crate::device::DeviceInner;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, URING_ENTER};
 use crate::params::within;
 use crate::post::submit_error;
 use crate::status::completed_opcode;
@@ -470,7 +470,7 @@ const MAX_ENTRIES: u64 = 32_768;
 const LONGEST: Duration = Duration::from_secs(3600);
 
 fn failed(error: &std::io::Error) -> Error {
-    Error::io("io_uring_enter", error)
+    Error::io(URING_ENTER, error)
 }
 
 impl Slot {
