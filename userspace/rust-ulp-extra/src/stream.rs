@@ -240,27 +240,48 @@ struct End {
     has_failed: bool,
 }
 
+/// Checks that `value` is at least `min`.
+fn at_least(what: &'static str, value: u64, min: u64) -> Result<()> {
+    if value < min {
+        return Err(Error::Value {
+            what,
+            value,
+            min,
+            max: u64::MAX,
+        });
+    }
+    Ok(())
+}
+
 /// Posts the receives that tell of chunks or credits.
 fn prepare(qp: &PreparedQp<Rc>) -> Result<()> {
     let (caps, cq) = (qp.caps(), qp.send_cq());
     if cq != qp.recv_cq() {
-        return Err(Error::Unsupported {
-            what: "a stream over two completion queues",
+        return Err(Error::Value {
+            what: "the number of completion queues of a stream's queue pair",
+            value: 2,
+            min: 1,
+            max: 1,
         });
     }
     for (what, need, have) in [
-        ("sends of a stream", CHUNKS * WRITES, caps.max_send_wr),
-        ("receives of a stream", CHUNKS, caps.max_recv_wr),
-        ("completions of a stream", ENTRIES, cq.entries()),
+        (
+            "max_send_wr of a stream's queue pair",
+            CHUNKS * WRITES,
+            caps.max_send_wr,
+        ),
+        (
+            "max_recv_wr of a stream's queue pair",
+            CHUNKS,
+            caps.max_recv_wr,
+        ),
+        (
+            "the number of entries of the completion queue of a stream's queue pair",
+            ENTRIES,
+            cq.entries(),
+        ),
     ] {
-        if need > have {
-            return Err(Error::Range {
-                what,
-                offset: 0,
-                len: need.into(),
-                capacity: have.into(),
-            });
-        }
+        at_least(what, have.into(), need.into())?;
     }
     for _ in 0..CHUNKS {
         qp.post_recv(Recv::empty())?;
@@ -382,8 +403,8 @@ impl PreparedSender {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if the queue pair or its completion queues have less room than a stream
-    /// needs; as [`BufferBuilder::build`](rust_ulp::memory::BufferBuilder::build).
+    /// [`Error::Value`] if the queue pair or its completion queue has less room than a stream needs,
+    /// or if it has two completion queues; as [`BufferBuilder::build`](rust_ulp::memory::BufferBuilder::build).
     pub fn new(qp: &PreparedQp<Rc>, len: usize) -> Result<Self> {
         let staging = qp.pd().alloc_buffer(len)?;
         prepare(qp)?;
@@ -397,7 +418,7 @@ impl PreparedSender {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `ENOENT` for another queue pair, [`Error::Range`] for a ring of no bytes,
+    /// [`Error::Sys`] with `ENOENT` for another queue pair, [`Error::Value`] for a ring of no bytes,
     /// [`Error::Access`] for one that may not be written to.
     pub fn start(self, qp: Qp<Rc>, ring: RemoteSlice) -> Result<Sender> {
         let end = same(self.qp_num, qp)?;
@@ -408,14 +429,7 @@ impl PreparedSender {
                 granted,
             });
         }
-        if ring.is_empty() {
-            return Err(Error::Range {
-                what: "a ring",
-                offset: ring.addr(),
-                len: 1,
-                capacity: 0,
-            });
-        }
+        at_least("the length of a ring", ring.len(), 1)?;
         let credit = Credit::new(ring.len().min(self.staging.len() as u64));
         Ok(Sender {
             end,

@@ -326,21 +326,18 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if `n` is more than [`Self::entries`]; [`Error::Timeout`] if there are
+    /// [`Error::Value`] if `n` is more than [`Self::entries`]; [`Error::Timeout`] if there are
     /// fewer within `timeout`, which can still be taken; as [`Self::poll`].
     pub fn wait_for(&self, n: u32, timeout: Duration) -> Result<u32> {
         self.wait_until(n, &Deadline::after(timeout))
     }
 
     pub(crate) fn wait_until(&self, n: u32, deadline: &Deadline) -> Result<u32> {
-        if n > self.inner.entries {
-            return Err(Error::Range {
-                what: "completions to wait for",
-                offset: 0,
-                len: n.into(),
-                capacity: self.inner.entries.into(),
-            });
-        }
+        at_most(
+            "the number of completions to wait for",
+            n,
+            self.inner.entries,
+        )?;
         loop {
             let ready = lock(&self.inner.consumer).refresh(&self.inner.ring.tail());
             let ready = ready.map_err(|Corrupt| Error::CqCorrupt)?;

@@ -176,7 +176,7 @@ pub enum Error {
     },
 
     /// A value outside its range.
-    #[error("{what} is {value}; pass {}", allowed(*.min, *.max))]
+    #[error("{what} is {value}; {}", allowed(*.min, *.max))]
     Value {
         /// The name of the value.
         what: &'static str,
@@ -184,7 +184,7 @@ pub enum Error {
         value: u64,
         /// The smallest that there is.
         min: u64,
-        /// The largest that there is.
+        /// The largest that there is, or `u64::MAX` without a limit. Less than `min` if there is none.
         max: u64,
     },
 
@@ -652,10 +652,12 @@ fn too_many_hint(what: &str) -> &'static str {
 }
 
 fn allowed(min: u64, max: u64) -> String {
-    match min {
-        _ if min == max => max.to_string(),
-        0 => format!("{max} at most"),
-        min => format!("a number from {min} to {max}"),
+    match (min, max) {
+        _ if min > max => "there is none".to_owned(),
+        _ if min == max => format!("pass {max}"),
+        (min, u64::MAX) => format!("pass {min} or more"),
+        (0, max) => format!("pass {max} at most"),
+        (min, max) => format!("pass a number from {min} to {max}"),
     }
 }
 

@@ -24,6 +24,16 @@ pub(crate) fn within(what: &'static str, value: u64, min: u64, max: u64) -> Resu
     Ok(())
 }
 
+/// Returns the element number `index` of `all`, from 0. `what` names the index.
+pub(crate) fn nth<T: Copy>(what: &'static str, all: &[T], index: usize) -> Result<T> {
+    all.get(index).copied().ok_or(Error::Value {
+        what,
+        value: index as u64,
+        min: all.is_empty().into(), // there is none
+        max: (all.len() as u64).saturating_sub(1),
+    })
+}
+
 /// Checks the length of a buffer against the module's limit; the device may have less.
 pub(crate) fn buffer_len(len: usize, max_buffer: u64) -> Result<()> {
     within("the length of a buffer", len as u64, 1, max_buffer)

@@ -10,6 +10,7 @@ use crate::device::{Device, DeviceInner};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::grant::Grant;
+use crate::params::nth;
 use crate::qp::{ConnectError, PreparedQp, Qp};
 #[cfg(any(feature = "smol", feature = "tokio"))]
 use crate::reactor::Watch;
@@ -71,14 +72,9 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if it granted fewer.
+    /// [`Error::Value`] if it granted fewer.
     pub fn grant(&self, index: usize) -> Result<RemoteSlice> {
-        self.grants.get(index).copied().ok_or(Error::Range {
-            what: "grants of the peer, by number from 0",
-            offset: index as u64,
-            len: 1,
-            capacity: self.grants.len() as u64,
-        })
+        nth("the index of a grant of the peer", &self.grants, index)
     }
 
     /// Waits until the peer has dropped its own `Peer`, with all clones of it, its process has ended,

@@ -747,9 +747,10 @@ fn waiting_ends() {
     assert!(
         matches!(
             error,
-            Error::Range {
-                len: 65,
-                capacity: 64,
+            Error::Value {
+                value: 65,
+                min: 0,
+                max: 64,
                 ..
             }
         ),
@@ -1478,7 +1479,13 @@ fn two_programs_meet() {
     );
     let dst = about.grant(0).unwrap();
     assert_eq!(dst.access(), Some(Access::REMOTE_WRITE));
-    assert!(matches!(about.grant(1), Err(Error::Range { .. })));
+    let error = about.grant(1).unwrap_err();
+    assert!(error.to_string().ends_with("is 1; pass 0"), "{error}");
+    let error = about_us.grant(0).unwrap_err();
+    assert!(
+        error.to_string().ends_with("is 0; there is none"),
+        "{error}"
+    );
     qp.post(Write::inline_bytes(b"across", dst).imm(1)).unwrap();
     let _ = cq.wait(SOON).unwrap().ok().unwrap();
     assert_eq!(their_cq.wait(SOON).unwrap().ok().unwrap().wr_id, 1);
@@ -1833,6 +1840,8 @@ fn errors_say_what_to_do() {
         (value(9, 0, 7), &["it is 9; pass 7 at most"]),
         (value(0, 1, 7), &["it is 0; pass a number from 1 to 7"]),
         (value(4, 8, 8), &["it is 4; pass 8"]),
+        (value(4, 8, u64::MAX), &["it is 4; pass 8 or more"]),
+        (value(0, 1, 0), &["it is 0; there is none"]),
         (
             Error::sys("SUBMIT", Errno::EMSGSIZE),
             &[

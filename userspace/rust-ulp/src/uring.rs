@@ -241,14 +241,13 @@ impl Ring {
         wr_id: u64,
         is_posting: bool,
     ) -> Result<()> {
-        let count = storage.len();
-        if !(1..=usize::from(u16::MAX)).contains(&count) {
-            return Err(Error::TooMany {
-                what: "requests",
-                count: count as u64,
-                max: u16::MAX.into(),
-            });
-        }
+        let count = storage.len() as u64;
+        within(
+            "the number of requests of a batch",
+            count,
+            1,
+            u16::MAX.into(),
+        )?;
         let index = self.room()?;
         let Some(slot) = self.slots.get_mut(index as usize) else {
             return Err(Error::QueueFull); // there is one for each index
@@ -413,7 +412,7 @@ impl DeviceBatch<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Ring::push`]; [`Error::TooMany`] for a batch of no requests, or of more than 65,535. The
+    /// As [`Ring::push`]; [`Error::Value`] for a batch of no requests, or of more than 65,535. The
     /// batch is as it was: after [`Error::QueueFull`], submit and reap, and try again.
     pub fn submit_by(&mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
         self.give(|device, storage| ring.push_batch(device, storage, wr_id, false))

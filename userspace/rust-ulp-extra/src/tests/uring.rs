@@ -40,7 +40,7 @@ fn requests_that_were_not_submitted_go() {
     batch.push(&p.b, Recv::empty().timeout(SOON)).unwrap();
     batch.submit_by(&mut ring, 9).unwrap();
     let error = p.device.batch().submit_by(&mut ring, 9).unwrap_err();
-    assert!(matches!(error, Error::TooMany { count: 0, .. }), "{error}");
+    assert!(matches!(error, Error::Value { value: 0, .. }), "{error}");
     let mut batch = p.device.batch();
     batch.push(&p.b, Recv::empty()).unwrap();
     batch.post_by(&mut ring, 10).unwrap();
@@ -50,7 +50,7 @@ fn requests_that_were_not_submitted_go() {
     let refused = (pool.take().unwrap()).push_to(&mut ring, &p.b, |memory| Ok(Recv::new(memory)));
     assert!(refused.unwrap_err().error().is_backpressure());
     let error = p.device.batch().post_by(&mut ring, 10).unwrap_err();
-    assert!(matches!(error, Error::TooMany { count: 0, .. }), "{error}");
+    assert!(matches!(error, Error::Value { value: 0, .. }), "{error}");
     assert_eq!(pool.available(), 1);
     assert!(ring.poll().unwrap().is_none());
     let error = ring.wait(NOW).unwrap_err();

@@ -2,7 +2,8 @@
 
 //! What the peer said, in the form of this crate.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::params::nth;
 use crate::refusal::Private;
 use crate::remote::RemoteSlice;
 use crate::wire;
@@ -13,7 +14,7 @@ impl Private {
     ///
     /// # Errors
     ///
-    /// [`Error::Wire`] if they are not in that form.
+    /// [`Error::Wire`](crate::Error::Wire) if they are not in that form.
     pub fn message(&self) -> Result<wire::PrivateData> {
         Ok(wire::PrivateData::decode(self.raw())?)
     }
@@ -22,15 +23,10 @@ impl Private {
     ///
     /// # Errors
     ///
-    /// As [`Self::message`]; [`Error::Range`] if there are fewer.
+    /// As [`Self::message`]; [`Error::Value`](crate::Error::Value) if there are fewer.
     pub fn grant(&self, index: usize) -> Result<RemoteSlice> {
         let grants = self.message()?.grants;
-        grants.get(index).copied().ok_or(Error::Range {
-            what: "grants of the peer, by number from 0",
-            offset: index as u64,
-            len: 1,
-            capacity: grants.len() as u64,
-        })
+        nth("the index of a grant of the peer", &grants, index)
     }
 }
 

@@ -112,7 +112,7 @@ fn a_batch_that_a_full_ring_refuses_stays_as_it_was() {
     batch.submit_by(&mut ring, 9).unwrap();
     assert!(batch.is_empty());
     let error = batch.submit_by(&mut ring, 9).unwrap_err();
-    assert!(matches!(error, Error::TooMany { count: 0, .. }), "{error}");
+    assert!(matches!(error, Error::Value { value: 0, .. }), "{error}");
     batch
         .push(&p.a, Write::inline_bytes(b"more", ends[0]))
         .unwrap();
