@@ -452,7 +452,11 @@ impl Device {
         &self.inner.info
     }
 
-    /// The port and GID that queue pairs use unless told otherwise, and why.
+    /// Returns the port and the index of the GID that queue pairs use unless told otherwise, and why.
+    ///
+    /// The choice is made when the device is opened, and the GID is the one that was at this index
+    /// then. A queue pair gets the GID that is at this index when it is built. Open the device again
+    /// to choose anew after addresses have changed.
     ///
     /// # Errors
     ///

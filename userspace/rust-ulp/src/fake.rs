@@ -71,6 +71,8 @@ struct State {
     gone: bool,
     /// Requests that the next SUBMIT posts before the device refuses.
     stumble: Option<u32>,
+    /// The second GID, if it is not that of [`gids`].
+    address: Option<[u8; 16]>,
     /// Bytes under one key, if not [`KEY_BYTES`].
     key_bytes: Option<u64>,
     /// Peers that ask to connect.
@@ -438,6 +440,11 @@ impl Kernel {
         lock(&self.state).stumble = Some(after);
     }
 
+    /// From now on the port has this address.
+    pub(crate) fn set_address(&self, gid: [u8; 16]) {
+        lock(&self.state).address = Some(gid);
+    }
+
     /// From now on the device puts so many bytes under one key.
     pub(crate) fn set_key_bytes(&self, bytes: u64) {
         lock(&self.state).key_bytes = Some(bytes);
@@ -543,7 +550,11 @@ impl Kernel {
                     return Err(Errno::ENOENT);
                 }
                 arg.count = 2;
-                for (i, gid) in gids().iter().enumerate().take(arg.capacity as usize) {
+                let mut gids = gids();
+                if let Some(address) = state.address {
+                    gids[1].gid = address;
+                }
+                for (i, gid) in gids.iter().enumerate().take(arg.capacity as usize) {
                     let mut bytes = gid.gid.to_vec();
                     for n in [gid.index, gid.ifindex, gid.gid_type, gid.flags] {
                         bytes.extend(n.to_ne_bytes());

@@ -290,28 +290,28 @@ impl<T: Transport> QpBuilder<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoUsableGid`] if no GID was given and the device has none to choose;
+    /// [`Error::NoUsableGid`] if no GID was given and the device has none to choose, or if the table
+    /// of the port has no GID at that index;
     /// [`Error::Unsupported`] if the device does not do this type, [`Error::Sys`] with `ERANGE` for
     /// more than the device has room for, `EXDEV` for completion queues of another [`Device`] or a
     /// shared receive queue of another domain, `EPERM` for a Q_Key with the highest bit set without
     /// `CAP_NET_RAW`, `EMFILE`, `ENOMEM`.
     pub fn build(self) -> Result<PreparedQp<T>> {
         let device = Device::from_inner(self.pd.device());
-        let (port, gid_index, gid) = match self.gid {
+        let (port, gid_index) = match self.gid {
             None => {
                 let chosen = device.default_gid()?;
-                (chosen.port, chosen.gid_index, chosen.gid)
+                (chosen.port, chosen.gid_index)
             }
-            Some((port, index)) => {
-                let gids = device.gids(port)?;
-                let entry = gids.iter().find(|entry| entry.index == u32::from(index));
-                let entry = entry.ok_or_else(|| Error::NoUsableGid {
-                    port,
-                    tried: format!("index {index} is empty"),
-                })?;
-                (port, index, entry.gid)
-            }
+            Some(chosen) => chosen,
         };
+        // The table may have changed since the device was opened.
+        let gids = device.gids(port)?;
+        let entry = gids.iter().find(|gid| gid.index == u32::from(gid_index));
+        let entry = entry.ok_or_else(|| Error::NoUsableGid {
+            port,
+            tried: format!("index {gid_index} is empty"),
+        })?;
         at_most("a service level", self.params.sl, 15)?;
         at_most("a flow label", self.params.flow_label, 0xf_ffff)?;
         let about_port = device.port(port)?;
@@ -335,7 +335,7 @@ impl<T: Transport> QpBuilder<T> {
             local: Endpoint {
                 qp_num: inner.qp_num,
                 psn: random_psn()?,
-                gid,
+                gid: entry.gid,
                 lid: about_port.short_lid()?,
                 mtu: params.mtu.unwrap_or(port_mtu).min(port_mtu),
                 responder: up_to(info.max_responder),

@@ -1202,6 +1202,22 @@ fn half_made_things_go_again() {
 
 // --- devices and queue pairs ------------------------------------------------------------------------------
 
+/// The addresses of an interface may change while a device is open.
+#[test]
+fn a_new_queue_pair_has_the_gid_that_its_port_has_now() {
+    let kernel = Kernel::new();
+    let device = kernel.device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(16).unwrap());
+    let endpoint = || pd.qp_builder::<Rc>(&cq).build().map(|qp| qp.endpoint());
+    let opened = device.default_gid().unwrap();
+    assert_eq!(endpoint().unwrap().gid, opened.gid);
+    let mut new = opened.gid.0;
+    new[15] += 1;
+    kernel.set_address(new);
+    assert_eq!(endpoint().unwrap().gid, Gid(new));
+    assert_ne!(device.default_gid().unwrap().gid, Gid(new));
+}
+
 #[test]
 fn devices_are_found_and_explained() {
     let kernel = Kernel::new();
