@@ -147,7 +147,7 @@ pub struct QpInfo {
     pub access: Access,
     /// Number of the peer's queue pair.
     pub dest_qp_num: u32,
-    /// Sets the path to the peer.
+    /// The path to the peer.
     pub path: Path,
     /// Bytes per packet, once it is connected.
     pub path_mtu: Option<Mtu>,
@@ -161,13 +161,13 @@ pub struct QpInfo {
     pub retry_cnt: Retries,
     /// Repeats of what found no receive.
     pub rnr_retry: RnrRetries,
-    /// Sets how long a peer waits whose request found no receive.
+    /// How long a peer waits whose request found no receive.
     pub min_rnr_timer: RnrTimer,
     /// Reads and atomics under way at a time.
     pub max_rd_atomic: u8,
     /// Reads and atomics of the peer answered at a time.
     pub max_dest_rd_atomic: u8,
-    /// Sets the index into the port's P_Key table.
+    /// The index into the port's P_Key table.
     pub pkey_index: u16,
     /// The port.
     pub port: u32,

@@ -136,6 +136,9 @@ impl Qp<Ud> {
     /// The device puts 40 bytes for the network header ([`Grh`]) before the payload: receives have
     /// to be so much longer than the longest datagram.
     ///
+    /// A receive of a shared receive queue that was added to a ring of io_uring by `Ring::push` is
+    /// not known as one of this queue pair: post it by `DeviceBatch::post_by`.
+    ///
     /// # Errors
     ///
     /// [`Error::Completion`] if it failed. [`Error::NotADatagram`] if it is no receive of this

@@ -17,7 +17,7 @@
 //! | `ibv_query_pkey` | [`Device::pkey`] |
 //! | `ibv_get_async_event`, `ibv_ack_async_event` | [`Device::events`]: [`Events::wait`], [`Events::next_event`]; nothing is acknowledged |
 //! | `ibv_fork_init` | not needed: a child does not inherit the mappings, and a buffer of [`Pd::register_raw`] stays one of the parent's memory |
-//! | `ibv_wc_status_str`, `ibv_port_state_str`, `ibv_event_type_str` | `Display` and `Debug` of [`Status`], [`PortState`], [`EventKind`] |
+//! | `ibv_wc_status_str`, `ibv_port_state_str`, `ibv_event_type_str` | `Display` of [`Status`]; `Debug` of [`PortState`] and [`EventKind`] |
 //!
 //! # Memory
 //!

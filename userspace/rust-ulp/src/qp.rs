@@ -176,7 +176,9 @@ impl<T: Transport> QpBuilder<T> {
 
     /// Sets a value of the caller's, which completions and events of the queue pair carry
     /// ([`Completion::qp_user_data`](crate::Completion::qp_user_data),
-    /// [`Event::user_data`](crate::events::Event::user_data)).
+    /// [`Event::user_data`](crate::events::Event::user_data)). A completion of a request that was
+    /// added to a ring of io_uring by `Ring::push` has 0 instead; `DeviceBatch::post_by` posts by a
+    /// ring, and its completions carry the value.
     pub fn user_data(mut self, value: u64) -> Self {
         self.user_data = value;
         self

@@ -112,7 +112,8 @@ struct Inner {
 
 /// A queue of receives that queue pairs share ([`QpBuilder::srq`](crate::qp::QpBuilder::srq)): each
 /// message that comes for one of them takes the first. Its completion names the queue pair
-/// ([`Completion::is_of`](crate::Completion::is_of)).
+/// ([`Completion::is_of`](crate::Completion::is_of)), unless the receive was added to a ring of
+/// io_uring by `Ring::push`: post it by `DeviceBatch::post_by` instead.
 ///
 /// When a queue pair ends in the middle of a message, the receive of that message completes later as
 /// [`Status::Flushed`](crate::Status::Flushed), with `qp_user_data` 0, and

@@ -3,6 +3,7 @@
 //! What a completion says: how the request ended, and what it was.
 
 use crate::abi;
+use std::fmt;
 
 macro_rules! statuses {
     ($($(#[$meta:meta])* $variant:ident = $code:literal, $name:literal, $explanation:literal;)*) => {
@@ -132,6 +133,13 @@ statuses! {
          data may still arrive, here or at the peer, so leave its memory alone while the queue pair lives";
 }
 
+/// Writes its number and its name.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "status {} ({})", self.code(), self.name())
+    }
+}
+
 impl Status {
     /// Returns what happened to a request of that kind, and what to do.
     pub(crate) fn explanation_for(self, opcode: Opcode) -> &'static str {
@@ -258,5 +266,12 @@ mod tests {
         assert_eq!(Status::from_code(12), Status::RetryExceeded);
         assert_eq!(Status::from_code(13), Status::RnrRetryExceeded);
         assert_eq!(Status::from_code(10), Status::RemoteAccess);
+    }
+
+    #[test]
+    fn a_status_is_shown_as_number_and_name() {
+        let shown = |code| Status::from_code(code).to_string();
+        assert_eq!(shown(12), "status 12 (retry exceeded)");
+        assert_eq!(shown(99), "status 99 (unknown status)");
     }
 }

@@ -34,6 +34,14 @@
 //! queues, as those of calls do. One loop takes all completions: it sleeps in `poll` or `epoll` on
 //! the ring ([`AsFd`]) and on [`Cq::eventfd`](crate::Cq::eventfd) of each completion queue.
 //!
+//! A completion in the ring has less to say than one in a completion queue:
+//!
+//! - [`Completion::qp_user_data`] is 0.
+//! - That of a receive of a shared receive queue ([`Srq`](crate::Srq)) names no queue pair:
+//!   [`Completion::qp_num`] is 0, and [`Completion::is_of`] is false for all queue pairs.
+//!
+//! Post by [`DeviceBatch::post_by`] where this matters.
+//!
 //! The ring keeps what a request refers to until it has completed: its buffers, its device, and
 //! copies of its elements and inline bytes. A program may drop or forget a ring with requests in
 //! flight: the kernel cancels them, or completes them without a completion.

@@ -167,7 +167,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::TooMany`] for more bytes; [`Error::Sys`] with `ECONNRESET` if it went away;
+    /// [`Error::TooMany`] for more bytes; [`Error::Sys`] with `ENOTCONN` if the request has ended,
+    /// `EISCONN` if it was accepted, `ENOMEM` without memory for the message;
     /// [`Error::DeviceGone`].
     pub fn reject(self, why: &[u8]) -> Result<()> {
         let saying = Saying::Raw(why.to_vec());
