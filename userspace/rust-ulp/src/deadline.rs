@@ -43,16 +43,6 @@ impl Deadline {
         }
     }
 
-    /// What is left of it, or all of it if nobody has looked at the clock yet, which this does not
-    /// do either.
-    #[cfg(feature = "io-uring")]
-    pub(crate) fn unseen(&self) -> Duration {
-        match self.at.get() {
-            Some(_) => self.left(),
-            None => self.after,
-        }
-    }
-
     /// `timeout_ns` of the next command.
     pub(crate) fn left_ns(&self) -> u64 {
         self.left_ns.get()

@@ -108,6 +108,28 @@ pub(crate) fn holds_in_child(f: impl FnOnce() -> bool) -> bool {
     ended == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
+/// Runs `f`, whose thread gets a signal with a handler after `time`.
+#[cfg(test)]
+pub(crate) fn interrupted_after<T>(time: std::time::Duration, f: impl FnOnce() -> T) -> T {
+    use nix::sys::pthread::{pthread_kill, pthread_self};
+    use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
+    extern "C" fn nothing(_: libc::c_int) {}
+    // Without SA_RESTART, the call that it interrupts ends.
+    let handler = SigHandler::Handler(nothing);
+    let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+    // SAFETY: The handler does nothing, which is safe in any context.
+    unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
+    let thread = pthread_self();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(time);
+            // That thread waits for the end of this scope.
+            pthread_kill(thread, Signal::SIGUSR1).unwrap();
+        });
+        f()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

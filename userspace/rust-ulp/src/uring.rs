@@ -335,12 +335,9 @@ impl Ring {
     /// put into the ring, by the same call.
     fn sleep(&mut self, wanted: usize, deadline: &Deadline) -> Result<()> {
         loop {
-            // The call that submits returns how many entries it took, whether or not the time is over.
-            let left = match self.uring.has_entries() {
-                true => deadline.left(),
-                false => deadline.unseen(),
-            };
-            let time = left.min(LONGEST);
+            // The call may end early: a signal interrupts it, and one that submits returns how many
+            // entries it took, whether or not the time is over.
+            let time = deadline.left().min(LONGEST);
             let over = self.uring.wait(wanted, time);
             let over = over.map_err(|error| failed(&error))? && time < LONGEST;
             if self.uring.ready() >= wanted {

@@ -132,11 +132,6 @@ impl Uring {
         }
     }
 
-    /// Returns whether there are entries in the ring that the kernel has not taken.
-    pub(crate) fn has_entries(&mut self) -> bool {
-        !self.ring.submission().is_empty()
-    }
-
     /// Completions that can be taken.
     pub(crate) fn ready(&mut self) -> usize {
         self.ring.completion().len()

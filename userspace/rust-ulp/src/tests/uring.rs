@@ -4,7 +4,7 @@
 //! see the rest.
 
 use super::*;
-use crate::sys::holds_in_child;
+use crate::sys::{holds_in_child, interrupted_after};
 use crate::uring::Ring;
 
 /// A ring, unless this machine has none: then the error says so.
@@ -136,6 +136,19 @@ fn a_number_of_entries_that_no_ring_has_is_named() {
             "{error}"
         );
     }
+}
+
+/// The time of a wait includes the time before a signal.
+#[test]
+fn a_ring_that_a_signal_interrupts_does_not_wait_its_time_again() {
+    let Some(mut ring) = ring() else { return };
+    let time = 120 * NOW;
+    let begin = std::time::Instant::now();
+    let error = interrupted_after(100 * NOW, || ring.wait(time).unwrap_err());
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_eq!(ring.waits(), 2);
+    let waited = begin.elapsed();
+    assert!(waited >= time && waited < 180 * NOW, "{waited:?}");
 }
 
 /// The call that submits returns how many entries it took, and not that the time is over.
