@@ -717,7 +717,9 @@ impl Kernel {
                 let grant = state.grant(arg.grant)?;
                 let of = &grant.arg;
                 let active = grant.state == abi::GRANT_ACTIVE;
-                (arg.state, arg.grant_flags) = (grant.state, of.flags & abi::GRANT_ONE_SHOT_INV);
+                // A later module may have more flags.
+                arg.grant_flags = (of.flags & abi::GRANT_ONE_SHOT_INV) | (1 << 31);
+                arg.state = grant.state;
                 (arg.buffer, arg.qp, arg.offset) = (of.buffer, of.qp, of.offset);
                 (arg.length, arg.addr, arg.access) = (of.length, of.addr, of.access);
                 arg.rkey = if active { of.rkey } else { 0 };

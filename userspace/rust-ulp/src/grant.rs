@@ -268,7 +268,7 @@ impl Grant {
             len: arg.length,
             access: Access::from_bits_truncate(arg.access),
             rkey: (arg.rkey != 0).then_some(arg.rkey),
-            one_shot: arg.grant_flags != 0,
+            one_shot: arg.grant_flags & abi::GRANT_ONE_SHOT_INV != 0,
             bound: arg.qp != 0,
         })
     }
