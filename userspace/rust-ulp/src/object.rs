@@ -41,7 +41,7 @@ impl Object {
     }
 
     /// Notes that the kernel has destroyed it.
-    pub(crate) fn is_gone(&self) {
+    pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::Release);
     }
 

@@ -180,7 +180,7 @@ impl Request {
             ..Command::new()
         };
         self.device.call(&mut arg)?;
-        self.object.is_gone();
+        self.object.set_gone();
         Ok(())
     }
 }
