@@ -659,10 +659,14 @@ impl<T: Connected> PreparedQp<T> {
 ///     let mut clients: Vec<(Qp<Rc>, Peer)> = Vec::new();
 ///     loop {
 ///         match listener.accept(Duration::from_secs(1)) {
-///             Ok(incoming) => match incoming.accept(pd.qp_builder(&cq).build()?, &[]) {
-///                 Ok(client) => clients.push(client),
-///                 Err(error) => eprintln!("a client: {error}"),
-///             },
+///             Ok(incoming) => {
+///                 // Both fail for this client alone: `build` when there are too many.
+///                 let qp = pd.qp_builder(&cq).build();
+///                 match qp.and_then(|qp| Ok(incoming.accept(qp, &[])?)) {
+///                     Ok(client) => clients.push(client),
+///                     Err(error) => eprintln!("a client: {error}"),
+///                 }
+///             }
 ///             Err(Error::Timeout { .. }) => {
 ///                 clients.retain(|(_, peer)| !matches!(peer.is_gone(), Ok(true)));
 ///             }

@@ -82,8 +82,10 @@ struct ListenerInner {
 ///             Err(error) => return Err(error),
 ///         };
 ///         let peer = request.peer_addr();
-///         let qp = pd.qp_builder::<Rc>(&cq).build()?;
-///         match request.accept(qp, &cm::AcceptOptions::new().grant(&grant)) {
+///         // Both fail for this client alone: `build` when there are too many.
+///         let qp = pd.qp_builder::<Rc>(&cq).build();
+///         let options = cm::AcceptOptions::new().grant(&grant);
+///         match qp.and_then(|qp| Ok(request.accept(qp, &options)?)) {
 ///             Ok(connection) => clients.push(connection),
 ///             Err(error) => eprintln!("{peer}: {error}"),
 ///         }
