@@ -51,7 +51,7 @@ fn receive(cq: &Cq, buf: &Buffer) -> Result<String> {
 
 fn answer(addr: &str) -> Result<()> {
     let (qp, cq, buf) = open()?;
-    let (qp, _) = qp.accept_tcp(addr, &[])?;
+    let (qp, _peer) = qp.accept_tcp(addr, &[])?; // the other side waits until it is dropped
     println!("{} says {:?}", qp.peer(), receive(&cq, &buf)?);
     qp.post(Send::inline_bytes(b"hello to you"))?;
     cq.wait(LONG)?.check()?; // acknowledged: it has arrived
@@ -60,8 +60,9 @@ fn answer(addr: &str) -> Result<()> {
 
 fn ask(addr: &str, message: &str) -> Result<()> {
     let (qp, cq, buf) = open()?;
-    let (qp, _) = qp.connect_tcp(addr, &[])?;
+    let (qp, peer) = qp.connect_tcp(addr, &[])?;
     qp.post(Send::inline_bytes(message.as_bytes()))?;
     println!("the answer is {:?}", receive(&cq, &buf)?);
+    peer.wait_gone(LONG)?; // the queue pair acknowledges the answer, so it lives on until then
     Ok(())
 }
