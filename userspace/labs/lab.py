@@ -120,6 +120,12 @@ class Program:
         lines = self.said().strip().splitlines()
         return lines[-1] if lines else say("it printed nothing")
 
+    def early(self):
+        """Returns how the program ended, which it did before its next line."""
+        if self.status() < 0 or not self.said().strip():
+            return self.ended()
+        return say("The program ended before that line, with status {}; its message is below", self.status())
+
     def ended(self, who=None):
         """How it ended, in words; `who` is another one than the program."""
         who, status = who or say("the program"), self.status()
@@ -279,7 +285,7 @@ class Wire:
         wanted = say("a line with {}", " ".join(f"{name}=" for name in names))
         if line is None:
             self.program.wait()
-            raise Failed("exchange", self.program.ended(), wanted)
+            raise Failed("exchange", self.program.early(), wanted)
         found = dict(re.findall(r"(\w+)=(\S+)", line))
         try:
             return {name: gid(found[name]) if name == "gid" else int(found[name], 0) for name in names}
@@ -290,7 +296,7 @@ class Wire:
         line = self.line()
         if line is None:
             self.program.wait()
-            raise Failed("exchange", self.program.ended(), say("the line '{}'", word))
+            raise Failed("exchange", self.program.early(), say("the line '{}'", word))
         expect("exchange", line == word, repr(line), say("the line '{}'", word))
 
 
