@@ -51,8 +51,8 @@ fn echo(qp: &Qp<Ud>, cq: &Cq, buf: &Buffer, room: usize) -> Result<()> {
     }
 }
 
-/// How many of so many messages arrive when the line drops every fifth packet: by UC, each of one
-/// packet; by UC, each of five; by RC.
+/// How many of so many messages arrive when the line drops the 5th, the 10th, ... packet: by UC, each
+/// of one packet; by UC, each of five packets (`packets=` of the line); by RC.
 fn arrivals(messages: u64) -> String {
     // learner 4: what does the line take from each?
     //? let (uc, parts, rc) = (messages, messages, messages);
