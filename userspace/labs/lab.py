@@ -360,7 +360,8 @@ class Peer:
         """The fields of the line that it sends."""
         return {"qpn": self.qpn, "psn": self.psn, "gid": text_of(self.gid), "rkey": self.rkey, "addr": self.addr}
 
-    def connect(self, their, *, retry=7, rnr=7, timeout=14, mtu=1024):
+    def connect(self, their, *, retry=7, rnr=7, timeout=14, mtu=1024, wait=12):
+        """Brings the queue pair to RTS. `wait` is the code of the time that RNR NAKs ask for: 12 is 0.64 ms."""
         from pyverbs.qp import QPAttr
 
         attr = QPAttr(port_num=1)
@@ -368,7 +369,7 @@ class Peer:
         self.qp.to_init(attr)
         attr.ah_attr = self.way(their["gid"])
         attr.path_mtu, attr.dest_qp_num, attr.rq_psn = mtu.bit_length() - 8, their["qpn"], their["psn"]
-        attr.max_dest_rd_atomic, attr.min_rnr_timer = 4, 12
+        attr.max_dest_rd_atomic, attr.min_rnr_timer = 4, wait
         self.qp.to_rtr(attr)
         attr.timeout, attr.retry_cnt, attr.rnr_retry = timeout, retry, rnr
         attr.sq_psn, attr.max_rd_atomic = self.psn, 4
