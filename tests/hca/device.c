@@ -98,7 +98,7 @@ int hca_command(struct hca *hca, const char *name)
 	if (READ_ONCE(hca->error) && !strstarts(name, "de") &&
 	    strcmp(name, "modify_qp"))
 		return -EIO;
-	if ((fail_name[0] && !sysfs_streq(fail_name, name)) ||
+	if ((!sysfs_streq(fail_name, "") && !sysfs_streq(fail_name, name)) ||
 	    (READ_ONCE(hca_fail_command) != UINT_MAX &&
 	     hca_count_down(&hca_fail_command) != 1))
 		return 0;

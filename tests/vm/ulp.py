@@ -159,7 +159,8 @@ def adapter(**parameters):
     """Sets parameters of the lab's adapter."""
     for name, value in parameters.items():
         with open(f"/sys/module/ulp_hca/parameters/{name}", "w") as f:
-            f.write(str(value))
+            # Without the line feed, an empty string would not be written.
+            f.write(f"{value}\n")
 
 
 def unplug(device):
