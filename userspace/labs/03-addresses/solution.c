@@ -58,7 +58,7 @@ static int choose(struct ibv_context *context, const union ibv_gid *peer,
 	struct ibv_gid_entry entries[64];
 	ssize_t i, n = ibv_query_gid_table(context, entries, 64, 0);
 
-	// learner 2: this line takes any index that the user asks for; the loop takes good ones alone
+	// learner 2: this line takes any index that was asked for; the loop takes good ones alone
 	//? return wanted >= 0 ? wanted : entries[0].gid_index;
 	// end 2
 	for (i = 0; i < n; i++) {

@@ -105,8 +105,8 @@ static void bring_up(struct ibv_qp *qp, uint32_t qkey)
 }
 
 /*
- * Says how many of so many messages arrive when the line drops the 5th, the 10th, ... packet: by UC,
- * each of one packet; by UC, each of five packets (`packets=` of the line); by RC.
+ * Says how many of so many messages arrive when the line drops the 5th, the 10th, ... packet: by
+ * UC, each of one packet; by UC, each of five packets (`packets=` of the line); by RC.
  */
 static void say_arrivals(FILE *wire, uint32_t messages)
 {
