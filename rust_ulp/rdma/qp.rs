@@ -573,6 +573,7 @@ impl<H: WrHandler> Qp<H> {
     /// - [`eproto`] when the state table (IBA 10.3.1) does not allow the change from
     ///   [`Self::state`],
     /// - [`ENOENT`] when the queue pair has ended, see [`Self::shut_down`],
+    /// - [`EIO`] when the device has not come to RESET after all attempts; it is in ERR,
     /// - the error of the driver. If the driver gave up halfway, the queue pair is in ERR.
     pub(crate) fn modify(&self, attributes: &Attributes, mask: u32) -> Result {
         let _life = self.lock()?;
@@ -598,6 +599,7 @@ impl<H: WrHandler> Qp<H> {
         }
         let all = self.keeps_packets && is_back;
         let result = fault::point().and_then(|()| {
+            let is_there = |state| state == bindings::IB_QPS_RESET;
             for turn in 1..=RESETS {
                 let mut raw = attributes.to_raw(self.pd.device(), mask);
                 // SAFETY: The queue pair and the attributes are valid.
@@ -611,13 +613,14 @@ impl<H: WrHandler> Qp<H> {
                     // SAFETY: The caller may sleep.
                     unsafe { kernel::bindings::synchronize_rcu() };
                 }
-                let is_there = |state| state == bindings::IB_QPS_RESET;
-                if to != bindings::IB_QPS_RESET || !all && self.device_state().is_none_or(is_there)
-                {
-                    break;
+                let is_last = turn == RESETS || !all;
+                let is_done = to != bindings::IB_QPS_RESET
+                    || is_last && self.device_state().is_none_or(is_there);
+                if is_done {
+                    return Ok(());
                 }
             }
-            Ok(())
+            Err(EIO)
         });
         if result.is_ok() {
             if mask & mask::QKEY != 0 {

@@ -50,7 +50,7 @@ PARAM(refuse_send, uint, 0644, "the n-th send is refused, 0 for none");
 
 unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
 unsigned int hca_fail_halfway, hca_lose_register;
-PARAM(fail_halfway, uint, 0644, "the n-th modified QP fails afterwards");
+PARAM(fail_halfway, uint, 0644, "the n-th change of a QP fails, or n RESETs");
 PARAM(lose_register, uint, 0644, "the next n REG_MR are never carried out");
 PARAM(flush_register, uint, 0644, "the next n REG_MR or datagrams fail");
 PARAM(poll_ms, uint, 0644, "milliseconds that a worker keeps completions");
@@ -77,13 +77,8 @@ static void count(unsigned int *counter)
 /* Counts down; returns how many there were. */
 unsigned int hca_count_down(unsigned int *left)
 {
-	unsigned int were;
-
 	HCA_LOCK(&count_lock);
-	were = *left;
-	if (were)
-		--*left;
-	return were;
+	return *left ? (*left)-- : 0;
 }
 
 /* What every command to the adapter does: it sleeps, and may fail. */

@@ -724,6 +724,9 @@ static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 	if (to == IB_QPS_RESET) {
 		qp->spent = rules->no_reset && (qp->spent || from);
 		reset_qp(qp);
+		/* As by a late rxe_qp_error(), sw/rxe/rxe_qp.c. */
+		if (hca_count_down(&hca_fail_halfway))
+			set_state(qp, IB_QPS_ERR);
 		return 0;
 	}
 	take_attributes(qp, attr, mask);

@@ -498,6 +498,23 @@ def test_halfway(r):
     b.connect(a)
     a.file.submit([a.write(b, 8)])
     r.equal("... and it works after RESET", a.cq.wait(1)[0].status, 0)
+
+    def reset(times):
+        """RESET, after which the adapter goes to ERR `times` times: what it says, and the state."""
+        # The first change is the one to ERR, which drains.
+        adapter(fail_halfway=times and times + 1)
+        said = error_of(a.qp.modify, "STATE", qp_state=N["QPS_RESET"])
+        return said, a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state, adapter_says("fail_halfway")
+
+    r.equal("a RESET that lasts the third time", reset(2), ("none", N["QPS_RESET"], "0"))
+    a.connect(b)
+    r.equal("one that does not last: EIO, and ERR", reset(3), ("EIO", N["QPS_ERR"], "0"))
+    r.equal("... another one is made", reset(0), ("none", N["QPS_RESET"], "0"))
+    a.connect(b)
+    b.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    b.connect(a)
+    a.file.submit([a.write(b, 8)])
+    r.equal("... and it works again", a.cq.wait(1)[0].status, 0)
     a.close()
     b.close()
 
