@@ -163,10 +163,11 @@ impl FileEvents {
         self.wait.notify_all();
     }
 
-    /// Returns whether there is a record. If not, the next record wakes the pollers that registered
-    /// with [`Self::wait`] before this call.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.log.lock().queue.is_ready()
+    /// Returns whether [`Self::take`] returns at once. If not, the next record wakes the pollers that
+    /// registered with [`Self::wait`] before this call.
+    pub(crate) fn is_readable(&self) -> bool {
+        let log = self.log.lock();
+        log.queue.is_ready() || log.queue.is_over()
     }
 
     /// Removes the oldest record. Sleeps until there is one if `block` is set.

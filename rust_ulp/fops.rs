@@ -122,13 +122,15 @@ impl FileOperations for UlpFile {
         let Ok(device) = this.device() else {
             return events::ERR;
         };
-        if device.is_gone() {
-            return events::HUP | events::ERR | events::IN;
-        }
-        if this.events().is_ready() {
+        let readable = if this.events().is_readable() {
             events::IN
         } else {
             0
+        };
+        if device.is_gone() {
+            readable | events::HUP | events::ERR
+        } else {
+            readable
         }
     }
 
