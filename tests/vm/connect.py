@@ -228,21 +228,8 @@ class Bare:
     def __init__(self, host_name, device, count=1):
         self.file = File(host_name, device)
         pd = self.file.pd()
-        cq = self.file.call("CQ_CREATE", entries=16 * count).handle
-        self.qps = [
-            self.file.call(
-                "QP_CREATE",
-                pd=pd,
-                send_cq=cq,
-                recv_cq=cq,
-                qp_type=N["QPT_RC"],
-                max_send_wr=1,
-                max_recv_wr=1,
-                max_send_sge=1,
-                max_recv_sge=1,
-            )
-            for _ in range(count)
-        ]
+        cq = self.file.call("CQ_CREATE", entries=16 * count)
+        self.qps = [ulp.Qp(self.file, pd, cq, depth=1) for _ in range(count)]
         self.qp = self.qps[0]
 
 

@@ -659,21 +659,8 @@ def _(w):
 
 @case("data", "SUBMIT", "SUBMIT of inline data", late=True)
 def _(w):
-    qp = Qp.__new__(Qp)
+    qp = Qp(w.file, w.pd, w.cq, depth=4, kind="UD", max_send_sge=2, max_recv_sge=2, max_inline=64)
     data = ctypes.create_string_buffer(b"inline data", 32)
-    got = w.file.call(
-        "QP_CREATE",
-        pd=w.pd,
-        send_cq=w.cq.handle,
-        recv_cq=w.cq.handle,
-        qp_type=N["QPT_UD"],
-        max_send_wr=4,
-        max_recv_wr=4,
-        max_send_sge=2,
-        max_recv_sge=2,
-        max_inline=64,
-    )
-    qp.file, qp.cq, qp.kind, qp.handle, qp.num = w.file, w.cq, "UD", got.handle, got.qp_num
     qp.start(5)
     ah = w.file.ah(w.pd, w.b.file.gid().gid).handle
     wr = qp.datagram(ah, w.b.qp.num, 5, flags=N["SEND_SIGNALED"] | N["SEND_INLINE"], num_sge=1)
@@ -685,19 +672,7 @@ def _(w):
 
 @case("data", "SUBMIT", "SUBMIT with an array of elements", late=True)
 def _(w):
-    made_qp = w.file.call(
-        "QP_CREATE",
-        pd=w.pd,
-        send_cq=w.cq.handle,
-        recv_cq=w.cq.handle,
-        qp_type=N["QPT_RC"],
-        max_send_wr=4,
-        max_recv_wr=4,
-        max_send_sge=3,
-        max_recv_sge=3,
-    )
-    qp = Qp.__new__(Qp)
-    qp.file, qp.cq, qp.kind, qp.handle, qp.num = w.file, w.cq, "RC", made_qp.handle, made_qp.qp_num
+    qp = Qp(w.file, w.pd, w.cq, depth=4, max_send_sge=3, max_recv_sge=3)
     qp.modify(INIT[0], **INIT[1])
     array = elements(*[(w.a.buffer.handle, i * 128, 64) for i in range(3)])
     wr = qp.wr("RECV", num_sge=3, sge=S["sge"](offset=ctypes.addressof(array)))
@@ -708,10 +683,7 @@ def _(w):
 
 def two_elements(file, pd, cq):
     """A queue pair whose requests have up to two elements, and which is connected to itself."""
-    fields = {"max_send_wr": 4, "max_recv_wr": 4, "max_send_sge": 2, "max_recv_sge": 2}
-    got = file.call("QP_CREATE", pd=pd, send_cq=cq.handle, recv_cq=cq.handle, qp_type=N["QPT_RC"], **fields)
-    qp = Qp.__new__(Qp)
-    qp.file, qp.cq, qp.kind, qp.handle, qp.num = file, cq, "RC", got.handle, got.qp_num
+    qp = Qp(file, pd, cq, depth=4, max_send_sge=2, max_recv_sge=2)
     qp.connect(qp.num, file.gid().gid, 0, 0)
     return qp
 
@@ -720,20 +692,7 @@ def two_elements(file, pd, cq):
 @case("data", "SUBMIT", "SUBMIT, the first of its file", late=True, kinds=("slab", "page"))
 def _(w):
     end = End("h1", "rxe1")
-    made_qp = end.file.call(
-        "QP_CREATE",
-        pd=end.pd,
-        send_cq=end.cq.handle,
-        recv_cq=end.cq.handle,
-        qp_type=N["QPT_RC"],
-        max_send_wr=4,
-        max_recv_wr=4,
-        max_send_sge=3,
-        max_recv_sge=3,
-        max_inline=64,
-    )
-    qp = Qp.__new__(Qp)
-    qp.file, qp.cq, qp.kind, qp.handle, qp.num = end.file, end.cq, "RC", made_qp.handle, made_qp.qp_num
+    qp = Qp(end.file, end.pd, end.cq, depth=4, max_send_sge=3, max_recv_sge=3, max_inline=64)
     qp.connect(qp.num, end.file.gid().gid, 0, 0)
     array = elements(*[(end.buffer.handle, i * 128, 64) for i in range(3)])
     data = ctypes.create_string_buffer(b"inline data", 32)
@@ -1377,21 +1336,11 @@ def closing(r):
             before = w.snapshot()
             file = File("h1", "rxe1")
             pd = file.pd()
-            cq = file.call("CQ_CREATE", entries=64).handle
+            cq = file.call("CQ_CREATE", entries=64)
             buffer_ = file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=8 * PAGE)
-            qp = file.call(
-                "QP_CREATE",
-                pd=pd,
-                send_cq=cq,
-                recv_cq=cq,
-                qp_type=N["QPT_RC"],
-                max_send_wr=8,
-                max_recv_wr=8,
-                max_send_sge=1,
-                max_recv_sge=1,
-            ).handle
+            qp = Qp(file, pd, cq, depth=8).handle
             file.call("GRANT_CREATE", buffer=buffer_.handle, access=ALL, length=64, qp=qp)
-            file.call("SRQ_CREATE", pd=pd, cq=cq, max_wr=8, max_sge=1)
+            file.call("SRQ_CREATE", pd=pd, cq=cq.handle, max_wr=8, max_sge=1)
             file.ah(pd, w.b.file.gid().gid)
             file.call("LISTEN", addr=connect.addr("0.0.0.0"), backlog=4)
             file.call(

@@ -27,7 +27,7 @@ import tracing
 import ulp
 from lifetime import ended, in_background
 from memory import bound, endings
-from ops import elements, qp_like
+from ops import elements
 from personality import PERSONALITIES
 from ulp import N, S, End, Qp, Srq, UserBuffer, adapter, error_of, pattern
 from uring import Batches
@@ -250,7 +250,7 @@ def test_inline(r):
     """Inline data where the driver copies them. Others say so when they create a queue pair, or not at all."""
     a = End("h1", "hca1")
     for kind in has().kinds:
-        said = {size: error_of(qp_like, a, qp_type=N["QPT_" + kind], max_inline=size) for size in (0, 1, 64)}
+        said = {size: error_of(Qp, a.file, a.pd, a.cq, 32, kind=kind, max_inline=size) for size in (0, 1, 64)}
         # hw/hns/hns_roce_hw_v2.c:set_ud_wqe
         takes = has().inline and (personality(), kind) != ("hns", "UD")
         some = "none" if takes else "EINVAL"
@@ -379,8 +379,7 @@ def test_reads(r):
     said = error_of(qp.connect, qp.num, a.file.gid().gid, 0, 0, mtu=4)
     r.equal("QP_MODIFY with a path MTU of 2048 on a port whose MTU is 1024: ERANGE", said, "ERANGE")
     a.close()
-    a, b = End("h1", "hca1"), End("h2", "hca2", access=ALL)
-    qp_like(a, max_send_sge=2)
+    a, b = End("h1", "hca1", depth=32, max_send_sge=2), End("h2", "hca2", access=ALL)
     a.connect(b)
     b.connect(a)
     b.buffer.map[:16] = data = pattern(5, 16)

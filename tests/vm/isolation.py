@@ -474,20 +474,7 @@ def attempts(me, h):
     inline = ready.wr("SEND", num_sge=1, sge=sge, flags=N["SEND_INLINE"])
     out.append(("inline data of a foreign buffer", error_of(f.submit, [inline])))
     keep = (S["sge"] * 2)(S["sge"](buffer=e.buffer.handle, length=8), sge)
-    got = f.call(
-        "QP_CREATE",
-        pd=e.pd,
-        send_cq=e.cq.handle,
-        recv_cq=e.cq.handle,
-        qp_type=N["QPT_RC"],
-        max_send_wr=4,
-        max_recv_wr=4,
-        max_send_sge=2,
-        max_recv_sge=1,
-    )
-    wide = Qp(f, e.pd, e.cq, 4)
-    f.destroy(wide.handle)
-    wide.handle, wide.num = got.handle, got.qp_num
+    wide = Qp(f, e.pd, e.cq, 4, max_send_sge=2)
     wide.connect(wide.num, f.gid().gid, 1, 1, **FINITE)
     two = wide.wr("SEND", num_sge=2, sge=S["sge"](offset=ctypes.addressof(keep)))
     out.append(("... as the second element", error_of(f.submit, [two])))

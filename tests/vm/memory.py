@@ -30,26 +30,9 @@ KEY = 512 * PAGE  # what rxe puts under one key, in pages of that size
 HALF = KEY // 2
 
 
-def joined(sges=1, length=1 << 16, **more):
+def joined(sges=1, **more):
     """Two connected ends whose requests may have `sges` elements."""
-    a, b = End("h1", length=length, access=ALL, **more), End("h2", length=length, access=ALL, **more)
-    for end in (a, b):
-        end.file.destroy(end.qp.handle)
-        got = end.file.call(
-            "QP_CREATE",
-            pd=end.pd,
-            send_cq=end.cq.handle,
-            recv_cq=end.cq.handle,
-            qp_type=N["QPT_RC"],
-            max_send_wr=64,
-            max_recv_wr=64,
-            max_send_sge=sges,
-            max_recv_sge=sges,
-        )
-        end.qp.handle, end.qp.num, end.psn = got.handle, got.qp_num, got.qp_num * 4099 & 0xFFFFFF
-    a.connect(b)
-    b.connect(a)
-    return a, b
+    return pair(access=ALL, depth=64, max_send_sge=sges, max_recv_sge=sges, **more)
 
 
 def done(end, count=1):

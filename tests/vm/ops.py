@@ -174,28 +174,6 @@ def elements(end, *parts):
     return ctypes.addressof(array), array
 
 
-def qp_like(end, **more):
-    got = end.file.call(
-        "QP_CREATE",
-        pd=end.pd,
-        send_cq=end.cq.handle,
-        recv_cq=end.cq.handle,
-        **{"qp_type": N["QPT_RC"], "max_send_wr": 32, "max_recv_wr": 32, "max_send_sge": 1, "max_recv_sge": 1} | more,
-    )
-    end.qp.handle, end.qp.num = got.handle, got.qp_num
-    end.psn = got.qp_num * 4099 & 0xFFFFFF
-
-
-def connected(**more):
-    """Two ends whose queue pairs have `more`."""
-
-    def prepare(end):
-        end.file.destroy(end.qp.handle)
-        qp_like(end, **more)
-
-    return pair(access=ALL, prepare=prepare)
-
-
 def test_empty(r):
     """Messages of no bytes, by no element and by an empty one."""
     a, b = pair(access=ALL)
@@ -222,7 +200,7 @@ def test_empty(r):
 
 
 def test_elements(r):
-    a, b = connected(max_send_sge=4, max_recv_sge=4)
+    a, b = pair(access=ALL, depth=32, max_send_sge=4, max_recv_sge=4)
     a.buffer.map[:] = pattern(6, a.buffer.length)
     at, _keep = elements(a, (10, 100), (4096, 5000), (0, 0), (60000, 7))
     want = a.buffer.map[10:110] + a.buffer.map[4096:9096] + a.buffer.map[60000:60007]
@@ -262,7 +240,7 @@ def test_elements(r):
 
 
 def test_inline(r):
-    a, b = connected(max_inline=64, max_send_sge=2)
+    a, b = pair(access=ALL, depth=32, max_inline=64, max_send_sge=2)
     flags = N["SEND_INLINE"] | N["SEND_SIGNALED"]
     a.buffer.map[:] = pattern(2, a.buffer.length)
     want = a.buffer.map[100:164]
@@ -327,7 +305,7 @@ def test_silent(r):
     post(bad)
     got = a.cq.wait(1)[0]
     r.equal("an unsignalled write that fails makes one too", (got.user_data, got.status), (5, 10))
-    c, d = connected(flags=N["QP_SIG_ALL"])
+    c, d = pair(access=ALL, depth=32, flags=N["QP_SIG_ALL"])
     c.file.submit([c.write(d, 8, flags=0, user_data=i) for i in range(3)])
     r.equal("with SIG_ALL each makes one", [x.user_data for x in c.cq.wait(3)], [0, 1, 2])
 
@@ -697,7 +675,7 @@ def refusals(a, b, good):
 
 def test_stops(r):
     """SUBMIT posts in order, and stops at the first request that is refused."""
-    a, b = connected(max_inline=64, max_send_sge=2)
+    a, b = pair(access=ALL, depth=32, max_inline=64, max_send_sge=2)
     a.buffer.map[:] = b"x" * a.buffer.length
     far = {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
 
@@ -1047,7 +1025,7 @@ def fly(r, name, a, b, spare, memory, want):
 
 def test_room(r):
     """A queue is as long as it says, also while what lies in its free places is cleared away."""
-    a, b = connected(max_send_wr=4096)
+    a, b = pair(access=ALL, depth=32, max_send_wr=4096)
     stop, said, under_way = threading.Event(), set(), 0
 
     def churn():
@@ -1293,10 +1271,7 @@ def test_cookies(r):
     """The user_data of a queue pair and of a grant come back in completions and events."""
     one, two, three = 0x1122334455667788, (1 << 64) - 1, 1 << 63
     a, b = ulp.End("h1"), ulp.End("h2")
-    qp = {"pd": a.pd, "send_cq": a.cq.handle, "recv_cq": a.cq.handle, "qp_type": N["QPT_RC"]}
-    room = {"max_send_wr": 4, "max_recv_wr": 4, "max_send_sge": 1, "max_recv_sge": 1}
-    made = a.file.call("QP_CREATE", user_data=one, **qp, **room)
-    a.qp.handle, a.qp.num = made.handle, made.qp_num
+    made = a.qp = Qp(a.file, a.pd, a.cq, depth=4, user_data=one)
     a.connect(b)
     b.connect(a)
     a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=1), a.write(b, 8, user_data=2)])
@@ -1314,11 +1289,11 @@ def test_cookies(r):
     )
     r.equal("GRANT_QUERY has that of the grant", a.file.call("GRANT_QUERY", grant=grant.handle).user_data, two)
     srq = ulp.Srq(a.file, a.pd, a.cq)
-    last = a.file.call("QP_CREATE", user_data=three, srq=srq.handle, **qp, max_send_wr=1, max_send_sge=1)
+    last = Qp(a.file, a.pd, a.cq, depth=1, max_recv_wr=0, max_recv_sge=0, srq=srq.handle, user_data=three)
     a.file.submit([srq.recv(user_data=4), a.qp.wr("RECV", user_data=5)])
     a.file.records()
     a.qp.modify("STATE", qp_state=N["QPS_ERR"])
-    a.qp.handle = last.handle
+    a.qp = last
     # Of one that fails in INIT not every driver says that it has left its shared receive queue.
     a.connect(b)
     a.qp.modify("STATE", qp_state=N["QPS_ERR"])

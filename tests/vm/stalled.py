@@ -83,6 +83,13 @@ def absent_or_skip(r, pages):
         return None
 
 
+def inline_end():
+    """An end with room for inline data and two elements, connected to itself."""
+    end = End("h1", "rxe1", depth=16, max_send_sge=2, max_recv_sge=2, max_inline=64)
+    end.connect(end)
+    return end
+
+
 def stalls(file, end, absent):
     """By name: a call that stalls at its page of `absent`, and what that page will have in it."""
     write = end.qp.wr("RDMA_WRITE", end.buffer, 0, 8, remote_addr=end.grant.addr, rkey=end.grant.rkey)
@@ -147,9 +154,7 @@ def test_copies(r):
     absent = absent_or_skip(r, 6)
     if absent is None:
         return
-    end = End("h1", "rxe1")
-    end.qp = inline_qp(end)
-    end.connect(end)
+    end = inline_end()
     calls = stalls(end.file, end, absent)
     sleepers = {name: in_background(call) for name, (call, _) in calls.items()}
     r.check("every one of them stalls", absent.stalled(), {n: s.result for n, s in sleepers.items()})
@@ -228,25 +233,6 @@ def test_written(r):
     end.close()
 
 
-def inline_qp(end):
-    """A queue pair with room for inline data and two elements."""
-    got = end.file.call(
-        "QP_CREATE",
-        pd=end.pd,
-        send_cq=end.cq.handle,
-        recv_cq=end.cq.handle,
-        qp_type=N["QPT_RC"],
-        max_send_wr=16,
-        max_recv_wr=16,
-        max_send_sge=2,
-        max_recv_sge=2,
-        max_inline=64,
-    )
-    qp = end.qp
-    qp.handle, qp.num = got.handle, got.qp_num
-    return qp
-
-
 def test_killed(r):
     """Who stalls in a copy is killed: all of it goes."""
     if absent_or_skip(r, 1) is None:
@@ -254,9 +240,7 @@ def test_killed(r):
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        end = End("h1", "rxe1")
-        end.qp = inline_qp(end)
-        end.connect(end)
+        end = inline_end()
         absent = Absent(6)
         for call, _ in stalls(end.file, end, absent).values():
             in_background(call)

@@ -245,12 +245,8 @@ def test_alike(r):
 def test_parts(r):
     """Requests with several elements, inline data and timeouts, in one array."""
     a, b = pair()
-    sizes = {"max_send_wr": 16, "max_recv_wr": 16, "max_send_sge": 5, "max_recv_sge": 5, "max_inline": 200}
-    cq = a.cq.handle
-    got = a.file.call("QP_CREATE", pd=a.pd, send_cq=cq, recv_cq=cq, qp_type=N["QPT_RC"], **sizes)
+    qp = Qp(a.file, a.pd, a.cq, depth=16, max_send_sge=5, max_recv_sge=5, max_inline=200)
     peer = Qp(b.file, b.pd, b.cq)
-    qp = a.qp
-    qp.handle, qp.num = got.handle, got.qp_num
     qp.connect(peer.num, b.file.gid().gid, 1, 2)
     peer.connect(qp.num, a.file.gid().gid, 2, 1)
     a.buffer.map[:] = pattern(4, len(a.buffer.map))

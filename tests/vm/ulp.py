@@ -457,19 +457,19 @@ class Srq:
 
 
 class Qp:
-    def __init__(self, file, pd, cq, depth=128, recv_cq=None, kind="RC", srq=0):
+    """A queue pair. `caps` are more fields of QP_CREATE."""
+
+    def __init__(self, file, pd, cq, depth=128, recv_cq=None, kind="RC", srq=0, **caps):
         self.file, self.cq, self.kind = file, cq, kind
+        caps = {"max_send_wr": depth, "max_recv_wr": depth, "max_send_sge": 1, "max_recv_sge": 1} | caps
         got = file.call(
             "QP_CREATE",
             pd=pd,
             send_cq=cq.handle,
             recv_cq=(recv_cq or cq).handle,
             qp_type=N["QPT_" + kind],
-            max_send_wr=depth,
-            max_recv_wr=depth,
-            max_send_sge=1,
-            max_recv_sge=1,
             srq=srq,
+            **caps,
         )
         self.handle, self.num = got.handle, got.qp_num
 
@@ -564,16 +564,16 @@ class Qp:
 
 
 class End(OnHost):
-    """One end of a connection with all it needs: attached file, PD, CQ, QP, a granted buffer."""
+    """One end of a connection with all it needs: attached file, PD, CQ, QP, a granted buffer. `more` is for Qp."""
 
-    def __init__(self, host_name=None, device="", length=1 << 16, depth=128, access=None, entries=256, kind="RC"):
+    def __init__(self, host_name=None, device="", length=1 << 16, access=None, entries=256, **more):
         # On InfiniBand each host sees both.
         self.file = File(host_name, device or (HCA and {"h2": DEV2}.get(host_name, DEV1)))
         self.pd = self.file.pd()
         self.cq = Cq(self.file, entries)
         self.buffer = Buffer(self.file, self.pd, length)
         self.grant = self.file.grant(self.buffer, access)
-        self.qp = Qp(self.file, self.pd, self.cq, depth, kind=kind)
+        self.qp = Qp(self.file, self.pd, self.cq, **more)
         self.psn = self.qp.num * 4099 & 0xFFFFFF
 
     def close(self):
