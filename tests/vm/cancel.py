@@ -299,8 +299,7 @@ def test_room(r):
     other.qp = Qp(a.file, a.pd, a.cq, 8)
     other.file, other.cq, other.psn, other.buffer = a.file, a.cq, 77, a.buffer
     peer = End("h2", depth=8)
-    other.connect(peer, **PATIENT)
-    peer.connect(other, **PATIENT)
+    other.meet(peer, **PATIENT)
     a.file.submit([send(other, i) for i in range(4)])
     r.equal("and those in the completion queue", error_of(a.file.submit, [send(other, 4)]), "EAGAIN")
     b.file.submit([recv(b, i) for i in range(4)])

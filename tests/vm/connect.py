@@ -29,7 +29,7 @@ import contextlib
 import tracing
 import ulp
 from lifetime import LONG, remove
-from ulp import N, S, End, File, error_of, hang_ns, until
+from ulp import N, S, End, File, error_of, hang_ns, remote, until
 
 # Of fork() with threads: the children need none of their locks.
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -1200,9 +1200,7 @@ def test_grants(r):
         witness.qp.connect(door.num, f.gid().gid, 77, witness.psn)
         witness.cq.reap()
         witness.buffer.map[: len(data)] = data
-        witness.file.submit(
-            [witness.qp.wr("RDMA_WRITE", witness.buffer, 0, len(data), remote_addr=grant.addr, rkey=grant.rkey)]
-        )
+        witness.file.submit([witness.qp.wr("RDMA_WRITE", witness.buffer, 0, len(data), **remote(grant))])
         return witness.cq.wait(1)[0].status, server.end.buffer.map[grant.addr : grant.addr + len(data)] == data
 
     def bound(offset, **more):

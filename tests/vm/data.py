@@ -19,7 +19,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
-from ulp import HCA, N, Cq, End, error_of, pair, pattern
+from ulp import HCA, N, Cq, End, error_of, pair, pattern, remote
 
 COUNT = ulp.count("ULP_WRITES", 1000, 500)
 MTU = 4096
@@ -69,14 +69,13 @@ def test_writes(r):
     ):
         one_write(r, a, b, length, where, i)
     one_write(r, b, a, 5000, 17, 99)
-    a.file.submit([a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+    a.file.submit([a.qp.wr("RDMA_WRITE", **remote(b.grant))])
     r.equal("a write of no bytes completes", [c.status for c in a.cq.wait(1)], [0])
     b.buffer.map[:8] = bytes(8)
     local = (ctypes.c_char * 8)(*b"inline!!")
     wr = a.qp.wr(
         "RDMA_WRITE",
-        remote_addr=b.grant.addr,
-        rkey=b.grant.rkey,
+        **remote(b.grant),
         flags=N["SEND_INLINE"] | N["SEND_SIGNALED"],
         num_sge=1,
         sge=ulp.S["sge"](buffer=0, length=8, offset=ctypes.addressof(local)),
@@ -187,14 +186,7 @@ def test_receive(r):
         [
             a.write(b, 300, remote_offset=60000, user_data=1),
             a.qp.wr(
-                "RDMA_WRITE_WITH_IMM",
-                a.buffer,
-                10,
-                300,
-                remote_addr=b.grant.addr + 50000,
-                rkey=b.grant.rkey,
-                imm_data=0xDEADBEEF,
-                user_data=2,
+                "RDMA_WRITE_WITH_IMM", a.buffer, 10, 300, **remote(b.grant, 50000), imm_data=0xDEADBEEF, user_data=2
             ),
             a.qp.wr("SEND", a.buffer, 20, 5000, user_data=3),
             a.qp.wr("SEND_WITH_IMM", a.buffer, 30, 1, imm_data=5, user_data=4),

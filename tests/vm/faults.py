@@ -28,7 +28,7 @@ import ulp
 from cancel import FLUSHED
 from faultpoint import KINDS, Faults, Netlink, libc, name_of, put, range_of
 from memory import dmabuf
-from ulp import N, S, End, File, Qp, Srq, error_of, pattern
+from ulp import N, S, End, File, Qp, Srq, error_of, pattern, remote
 
 FULL = os.environ.get("ULP_FAULTS") == "full"
 PAGE = 4096
@@ -632,7 +632,7 @@ case("data", "SUBMIT", "SUBMIT of a write, and its wait", late=True)(
     lambda w: submit(w, [w.a.write(w.b, 3000)], wait=1)
 )
 case("data", "SUBMIT", "SUBMIT of a read", late=True)(
-    lambda w: submit(w, [w.qp.wr("RDMA_READ", w.a.buffer, 0, 3000, remote_addr=w.b.grant.addr, rkey=w.b.grant.rkey)])
+    lambda w: submit(w, [w.qp.wr("RDMA_READ", w.a.buffer, 0, 3000, **remote(w.b.grant))])
 )
 
 
@@ -697,7 +697,7 @@ def _(w):
     array = elements(*[(end.buffer.handle, i * 128, 64) for i in range(3)])
     data = ctypes.create_string_buffer(b"inline data", 32)
     inline = {"flags": N["SEND_SIGNALED"] | N["SEND_INLINE"], "num_sge": 1}
-    there = {"remote_addr": end.grant.addr, "rkey": end.grant.rkey, "timeout_ns": hang_ns()}
+    there = {**remote(end.grant), "timeout_ns": hang_ns()}
     wrs = [
         qp.wr("RECV", num_sge=3, sge=S["sge"](offset=ctypes.addressof(array))),
         qp.wr("RDMA_WRITE", sge=S["sge"](offset=ctypes.addressof(data), length=32), **inline | there),
@@ -750,7 +750,7 @@ def first_without_memory(r):
     array = elements((w.a.buffer.handle, 0, 64), (other.handle, 0, 64))
     two = {"num_sge": 2, "sge": S["sge"](offset=ctypes.addressof(array))}
     one = {"buffer": w.a.buffer, "length": 64}
-    where = {"remote_addr": w.a.grant.addr, "rkey": w.a.grant.rkey}
+    where = remote(w.a.grant)
     w.faults.choose("slab", range_of("*Queue*reserve_sides*"))
     for what, op, fields in (
         ("two regions", "RECV", two),

@@ -29,7 +29,7 @@ from lifetime import ended, in_background
 from memory import bound, endings
 from ops import elements
 from personality import PERSONALITIES
-from ulp import N, S, End, Qp, Srq, UserBuffer, adapter, error_of, pattern
+from ulp import N, S, End, Qp, Srq, UserBuffer, adapter, error_of, pattern, remote
 from uring import Batches
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
@@ -59,8 +59,7 @@ def has():
 def two(**more):
     """Two connected ends: on InfiniBand each host sees both devices."""
     a, b = End("h1", "hca1", **more), End("h2", "hca2", **more)
-    a.connect(b)
-    b.connect(a)
+    a.meet(b)
     return a, b
 
 
@@ -69,7 +68,7 @@ def through(r, name, a, b, grant, memory, offset, length):
     data = pattern(offset + length, length)
     a.buffer.map[:length] = data
     memory[:] = bytes([FILL]) * len(memory)
-    where = {"remote_addr": grant.addr, "rkey": grant.rkey}
+    where = remote(grant)
     a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, length, **where)])
     written = a.cq.wait(1)[0].status
     rest = (memory[:offset] + memory[offset + length :]).count(FILL)
@@ -125,7 +124,7 @@ def test_pinned(r):
         through(r, f"{size} bytes at {at} of memory that is pinned", a, b, grant, memory, at, size)
         b.file.destroy(grant.handle)
         source.map[:64] = pattern(at, 64)
-        b.file.submit([b.qp.wr("RDMA_READ", buffer, 0, 64, remote_addr=a.grant.addr, rkey=a.grant.rkey)])
+        b.file.submit([b.qp.wr("RDMA_READ", buffer, 0, 64, **remote(a.grant))])
         r.equal("... and as a request's own memory", b.cq.wait(1)[0].status, 0)
         r.equal("... the right bytes", memory[at : at + 64], pattern(at, 64))
         b.file.destroy(buffer.handle)
@@ -154,7 +153,7 @@ def test_peer(r):
     os.close(fd)
     r.equal("BUFFER_IMPORT of two pages on the bus: one key", buffer.keys, 1)
     grant = b.file.grant(buffer, ALL, length=2 * PAGE)
-    where = {"remote_addr": grant.addr + PAGE - 32, "rkey": grant.rkey}
+    where = remote(grant, PAGE - 32)
     a.buffer.map[:64] = data = pattern(7, 64)
     done = []
     for name in ("RDMA_WRITE", "RDMA_READ"):
@@ -209,9 +208,9 @@ def test_lists(r):
     for page in sorted({0, 1, most // 2, most - 1}):
         at, data = page * PAGE + 8, pattern(page, 64)
         a.buffer.map[:64] = data
-        a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 64, remote_addr=grant.addr + at, rkey=grant.rkey)])
+        a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 64, **remote(grant, at))])
         r.equal(f"a write to page {page} lands there", (a.cq.wait(1)[0].status, buffer.map[at : at + 64]), (0, data))
-    beyond = a.qp.wr("RDMA_WRITE", a.buffer, 0, 64, remote_addr=grant.addr + most * PAGE, rkey=grant.rkey)
+    beyond = a.qp.wr("RDMA_WRITE", a.buffer, 0, 64, **remote(grant, most * PAGE))
     a.file.submit([beyond])
     r.equal("a write behind the key is refused", a.cq.wait(1)[0].status, REFUSED)
 
@@ -234,7 +233,7 @@ def test_ops(r):
     r.equal("... not a byte", b.buffer.map[:8], bytes(8))
     read_only = UserBuffer(a.file, a.pd, mmap.mmap(-1, PAGE), flags=N["BUFFER_READ_ONLY"])
     for name in ("RECV", "RDMA_READ"):
-        where = {} if name == "RECV" else {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
+        where = {} if name == "RECV" else remote(b.grant)
         said = error_of(a.file.submit, [a.qp.wr(name, read_only, 0, 8, **where)])
         r.equal(f"{name} into READ_ONLY memory is refused", said, "EACCES")
     if personality() == "strict":
@@ -270,8 +269,7 @@ def test_reset(r):
     r.equal("a change to RESET", (said, state()), want)
     if can:
         b.qp.modify("STATE", qp_state=N["QPS_RESET"])
-        a.connect(b)
-        b.connect(a)
+        a.meet(b)
     a.buffer.map[:8] = pattern(4, 8)
     a.file.submit([a.write(b, 8)])
     r.equal("after that it works", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, pattern(4, 8)))
@@ -298,16 +296,13 @@ def test_atomics(r):
     there = b.file.grant(b.buffer, ALL | N["ACCESS_REMOTE_ATOMIC"] if grants else ALL)
     b.buffer.map[:8] = (7).to_bytes(8, "little")
     for name, after in zip(names, (9, 11) if posts and grants else (7, 7), strict=True):
-        where = {"remote_addr": there.addr, "rkey": there.rkey}
+        where = remote(there)
         wr = a.qp.wr(name, a.buffer, 0, 8, atomic=(7, 9) if "SWP" in name else (2,), **where)
         if posts and grants:
             a.file.submit([wr])
             r.equal(f"{name}: it completes", a.cq.wait(1)[0].status, 0)
             # Of the drivers, rxe_verbs.c:validate_send_wr() looks at the address; this one does not.
-            odd = [
-                a.qp.wr(name, a.buffer, 0, 8, atomic=(1,), remote_addr=there.addr + n, rkey=there.rkey)
-                for n in (1, 2, 4, 7)
-            ]
+            odd = [a.qp.wr(name, a.buffer, 0, 8, atomic=(1,), **remote(there, n)) for n in (1, 2, 4, 7)]
             r.equal(f"{name} between words is refused", [error_of(a.file.submit, [wr]) for wr in odd], ["EINVAL"] * 4)
         elif not posts:
             r.equal(f"{name} is refused", error_of(a.file.submit, [wr]), "EOPNOTSUPP")
@@ -316,7 +311,7 @@ def test_atomics(r):
     if posts and most <= 512:
         wide = ulp.Buffer(a.file, a.pd, (most + 1) * PAGE, page_size=PAGE)
         for name, operands in zip(names, ((7, 9), (2,)), strict=True):
-            wr = a.qp.wr(name, wide, wide.key_bytes - 4, 8, atomic=operands, remote_addr=there.addr, rkey=there.rkey)
+            wr = a.qp.wr(name, wide, wide.key_bytes - 4, 8, atomic=operands, **remote(there))
             r.equal(f"{name} into an element with two keys", error_of(a.file.submit, [wr]), "E2BIG")
 
 
@@ -380,11 +375,10 @@ def test_reads(r):
     r.equal("QP_MODIFY with a path MTU of 2048 on a port whose MTU is 1024: ERANGE", said, "ERANGE")
     a.close()
     a, b = End("h1", "hca1", depth=32, max_send_sge=2), End("h2", "hca2", access=ALL)
-    a.connect(b)
-    b.connect(a)
+    a.meet(b)
     b.buffer.map[:16] = data = pattern(5, 16)
     at, _keep = elements(a, (64, 8), (128, 8))
-    where = {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
+    where = remote(b.grant)
     both = {"num_sge": 2, "sge": S["sge"](offset=at)}
     asked = adapter_says("broken_rules")
     said = error_of(a.file.submit, [a.qp.wr("RDMA_READ", **both, **where)])
@@ -493,8 +487,7 @@ def test_halfway(r):
     a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=4)])
     r.equal("... what is posted is flushed", [(c.user_data, c.status) for c in a.cq.wait(1)], [(4, 5)])
     a.qp.modify("STATE", qp_state=N["QPS_RESET"])
-    a.connect(b)
-    b.connect(a)
+    a.meet(b)
     a.file.submit([a.write(b, 8)])
     r.equal("... and it works after RESET", a.cq.wait(1)[0].status, 0)
 
@@ -546,8 +539,7 @@ def test_srq(r):
     srq = Srq(b.file, b.pd, b.cq)
     b.qp = Qp(b.file, b.pd, b.cq, srq=srq.handle)
     b.psn = b.qp.num
-    a.connect(b)
-    b.connect(a)
+    a.meet(b)
     b.file.submit([srq.recv(b.buffer, 0, 64, user_data=9)])
     a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8)])
     done = b.cq.wait(1)[0]
@@ -602,7 +594,7 @@ def test_interrupts(r):
     qp = Qp(a.file, a.pd, busy)
     qp.connect(qp.num, a.file.gid().gid, 0, 0)
     adapter(lose_interrupt=1)
-    a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=a.grant.addr, rkey=a.grant.rkey, user_data=4)])
+    a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, **remote(a.grant), user_data=4)])
     got = [(c.user_data, c.status) for c in busy.wait(1)]
     r.equal("a thread that polls the device's queue needs none", got, [(4, 0)])
 
@@ -619,7 +611,7 @@ def test_contexts(r):
                 qp = Qp(a.file, a.pd, cq)
                 qp.connect(qp.num, a.file.gid().gid, 0, 0)
                 adapter(context=context, handler_cpu=nobody)
-                to = {"remote_addr": a.grant.addr, "rkey": a.grant.rkey}
+                to = remote(a.grant)
                 a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, user_data=n, **to) for n in range(4)])
                 got = [c.user_data for c in cq.wait(4)]
                 ulp.until(lambda: adapter_says("handler_cpu") != str(nobody))
@@ -826,7 +818,7 @@ def test_flushed(r):
     adapter(flush_register=0)
     grant = b.file.grant(b.buffer)
     a.buffer.map[:8] = pattern(3, 8)
-    a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=grant.addr, rkey=grant.rkey)])
+    a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, **remote(grant))])
     r.equal("after that a grant works", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, pattern(3, 8)))
 
 
@@ -876,7 +868,7 @@ def test_unanswered(r):
     r.equal("a grant whose registration is not carried out", ended(in_background(b.file.grant, b.buffer)), "EIO")
     grant = b.file.grant(b.buffer)
     a.buffer.map[:8] = pattern(3, 8)
-    a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=grant.addr, rkey=grant.rkey)])
+    a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, **remote(grant))])
     r.equal("after that a grant works", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, pattern(3, 8)))
     a.close()
     b.close()
@@ -898,8 +890,7 @@ def test_undestroyed(r):
     a.qp = Qp(a.file, a.pd, ulp.Cq(a.file, 256))
     a.cq = a.qp.cq
     b.qp.modify("STATE", qp_state=N["QPS_RESET"])
-    a.connect(b)
-    b.connect(a)
+    a.meet(b)
     a.file.submit([a.write(b, 8)])
     r.equal("... and others work", a.cq.wait(1)[0].status, 0)
     a.close()

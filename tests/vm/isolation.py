@@ -48,6 +48,7 @@ from ulp import (
     error_of,
     hang_ns,
     pattern,
+    remote,
     until,
 )
 
@@ -831,7 +832,7 @@ def files(me, directory):
     got = e.file.grant(buffer, ALL)
     loop(me)
     e.buffer.map[:64] = b"\xbd" * 64
-    e.file.submit([me.pair[0].wr("RDMA_WRITE", e.buffer, 0, 64, remote_addr=got.addr, rkey=got.rkey)])
+    e.file.submit([me.pair[0].wr("RDMA_WRITE", e.buffer, 0, 64, **remote(got))])
     out += [me.ring.wait(1)[0].status, private[:64] == b"\xbd" * 64]
     read_only = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
     out.append(error_of(UserBuffer, e.file, e.pd, read_only))

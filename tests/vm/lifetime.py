@@ -24,7 +24,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
-from ulp import FINITE, N, Buffer, Cq, End, File, Qp, error_of, pair
+from ulp import FINITE, N, Buffer, Cq, End, File, Qp, error_of, pair, remote
 
 ROUNDS = ulp.count("ULP_ROUNDS", 5, 3)
 DEADLINE = 20 * ulp.PATIENCE  # seconds after which what takes a device away hangs
@@ -336,7 +336,7 @@ def test_suspend(r):
         r.check(f"{name}: the connection carries data again", ulp.until(lambda after=after: len(statuses) > after + 3))
         again = in_background(wait_for_one, a.file, waited)
         blocked([again])
-        a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=a.grant.addr, rkey=a.grant.rkey)])
+        a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, **remote(a.grant))])
         r.equal(f"{name}: a thread that waits again has its completion", ended(again), None)
         r.equal("... which is a success", [c.status for c in waited.reap()], [0])
     goes_on.clear()
@@ -409,7 +409,7 @@ def test_ended(r):
 
     def post(end, qp):
         """Posts until that fails, and returns the error."""
-        write = qp.wr("RDMA_WRITE", end.buffer, 0, 8, remote_addr=end.grant.addr, rkey=end.grant.rkey)
+        write = qp.wr("RDMA_WRITE", end.buffer, 0, 8, **remote(end.grant))
         while (error := error_of(end.file.submit, [write] * 8)) in ("none", "EAGAIN"):
             pass
         return error
@@ -514,7 +514,7 @@ def test_reset(r):
             sender, target = Qp(end.file, end.pd, end.cq), Qp(end.file, end.pd, end.cq, depth=4096)
             sender.connect(target.num, end.file.gid().gid, 0, 0)
             target.connect(sender.num, end.file.gid().gid, 0, 0)
-            write = sender.wr("RDMA_WRITE", end.buffer, 0, SIZE, remote_addr=end.grant.addr, rkey=end.grant.rkey)
+            write = sender.wr("RDMA_WRITE", end.buffer, 0, SIZE, **remote(end.grant))
             end.file.submit([write] * 4)
             # Not before it sends, and each time a bit later.
             end.cq.wait(1 + done % 3)

@@ -16,7 +16,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
-from ulp import N
+from ulp import N, remote
 
 COUNT = ulp.count("ULP_MIXED", 2000, 500)
 SEED = int(os.environ.get("ULP_SEED", "1"))
@@ -185,7 +185,7 @@ def mixed(r, how, what, count, faults):
                 if kind == "SEND":
                     receives.append(b.qp.wr("RECV", b.buffer, there, length, user_data=done + i))
                 else:
-                    more |= {"remote_addr": b.grant.addr + there, "rkey": b.grant.rkey}
+                    more |= remote(b.grant, there)
                 wrs.append(a.qp.wr(kind, a.buffer, here, length, user_data=done + i, **more))
             if receives:
                 b.file.submit(receives)

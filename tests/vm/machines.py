@@ -19,7 +19,7 @@ import away
 import connect as cm
 import loss
 import ulp
-from ulp import N, End, error_of, pattern, until
+from ulp import N, End, error_of, pattern, remote, until
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
 FLUSHED, RETRY_EXCEEDED = 5, 12
@@ -57,8 +57,7 @@ def ends(**more):
 
 def joined(length=1 << 16, **how):
     a, b = ends(length=length)
-    a.connect(b, **how)
-    b.connect(a, **how)
+    a.meet(b, **how)
     return a, b
 
 
@@ -73,7 +72,7 @@ def works(r, name, a, b, data):
     a.file.submit(
         [
             a.write(b, len(data), user_data=1),
-            a.qp.wr("RDMA_READ", a.buffer, 8192, len(data), remote_addr=b.grant.addr, rkey=b.grant.rkey, user_data=2),
+            a.qp.wr("RDMA_READ", a.buffer, 8192, len(data), **remote(b.grant), user_data=2),
         ]
     )
     r.equal(
@@ -147,8 +146,7 @@ def sequence(r, how, a, b, count, dice):
                     a.buffer,
                     at,
                     length,
-                    remote_addr=b.grant.addr + to,
-                    rkey=b.grant.rkey,
+                    **remote(b.grant, to),
                     imm_data=sent + i,
                     user_data=sent + i,
                 )
@@ -316,8 +314,7 @@ def anew(r, name, a):
     """`a` and a new end there are connected."""
     a.qp.modify("STATE", qp_state=N["QPS_RESET"])
     _, b = ends()
-    a.connect(b, **NEVER)
-    b.connect(a, **NEVER)
+    a.meet(b, **NEVER)
     works(r, name, a, b, pattern(7, 5000))
 
 

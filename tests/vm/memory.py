@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
 from personality import HERE
-from ulp import N, PAGE, S, SMALL, Buffer, End, Srq, UserBuffer, address_of, error_of, pair, pattern
+from ulp import N, PAGE, S, SMALL, Buffer, End, Srq, UserBuffer, address_of, error_of, pair, pattern, remote
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | ulp.REMOTE_ATOMIC
 LARGE = 2 << 20
@@ -33,6 +33,14 @@ HALF = KEY // 2
 def joined(sges=1, **more):
     """Two connected ends whose requests may have `sges` elements."""
     return pair(access=ALL, depth=64, max_send_sge=sges, max_recv_sge=sges, **more)
+
+
+def reconnect(a, b):
+    """Connects the two once more, from whatever state."""
+    for end in (a, b):
+        end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        end.cq.reap()
+    a.meet(b)
 
 
 def done(end, count=1):
@@ -53,7 +61,7 @@ def test_keys(r):
     # Each end's element lies across a border, not at the same place.
     grant = b.file.grant(there, ALL, offset=KEY - 70000, length=200000)
     r.equal("a grant lies across them, with the addresses of its offsets", grant.addr, KEY - 70000)
-    a.file.submit([a.qp.wr("RDMA_WRITE", small, 2 * KEY - 33333, 150001, remote_addr=grant.addr + 5, rkey=grant.rkey)])
+    a.file.submit([a.qp.wr("RDMA_WRITE", small, 2 * KEY - 33333, 150001, **remote(grant, 5))])
     r.equal(
         "a write from one side of a border to the other, across one at the peer",
         (
@@ -64,7 +72,7 @@ def test_keys(r):
         ),
         ([0], True, 0, 0),
     )
-    a.file.submit([a.qp.wr("RDMA_READ", small, KEY - 1, 8192, remote_addr=grant.addr + 1000, rkey=grant.rkey)])
+    a.file.submit([a.qp.wr("RDMA_READ", small, KEY - 1, 8192, **remote(grant, 1000))])
     r.equal(
         "a read of what lies there, across a border",
         (done(a), small.map[KEY - 1 : KEY + 8191] == there.map[KEY - 69000 : KEY - 60808]),
@@ -96,15 +104,13 @@ def test_keys(r):
             (done(a), small.map[KEY - 8 : KEY], word.value),
             ([0], (0x1122334455667788).to_bytes(8, "little"), 0x1122334455667789),
         )
-    twice = [a.qp.wr("RDMA_WRITE", small, 0, n, remote_addr=grant.addr, rkey=grant.rkey) for n in (64, 2 * KEY + 1)]
+    twice = [a.qp.wr("RDMA_WRITE", small, 0, n, **remote(grant)) for n in (64, 2 * KEY + 1)]
     r.equal("an element under three keys is one too many", a.file.try_submit(twice)[:3], ("E2BIG", 1, "E2BIG"))
     r.equal("... the write before it is posted", done(a), [0])
     got = a.file.call("QP_QUERY", qp=a.qp.handle)
     r.equal("a queue pair has as many elements as it was asked to have", (got.max_send_sge, got.max_recv_sge), (1, 1))
     keep = (S["sge"] * 2)(S["sge"](buffer=small.handle, length=8), S["sge"](buffer=small.handle, length=8))
-    two = a.qp.wr(
-        "RDMA_WRITE", remote_addr=grant.addr, rkey=grant.rkey, num_sge=2, sge=S["sge"](offset=ctypes.addressof(keep))
-    )
+    two = a.qp.wr("RDMA_WRITE", **remote(grant), num_sge=2, sge=S["sge"](offset=ctypes.addressof(keep)))
     r.equal("and no more of the caller's", error_of(a.file.submit, [two]), "E2BIG")
     r.equal("neither posted anything else", a.cq.reap(), [])
     r.equal("a range of more than a key", error_of(b.file.grant, there, length=KEY + 1), "ERANGE")
@@ -126,8 +132,7 @@ def test_keys(r):
     f.file.destroy(f.qp.handle)
     f.qp = ulp.Qp(f.file, f.pd, f.cq, srq=srq.handle)
     f.psn = f.qp.num * 4099 & 0xFFFFFF
-    e.connect(f)
-    f.connect(e)
+    e.meet(f)
     r.equal("a shared receive queue has what it was asked for, too", srq.query().max_sge, 1)
     f.file.submit([srq.recv(shared, KEY - 100, 300)])
     e.buffer.map[:300] = pattern(5, 300)
@@ -198,11 +203,7 @@ def test_local(r):
             length = 8 if op.startswith("ATOMIC") else 64
             b.file.submit([b.qp.wr(op, b.buffer, 0, length, remote_addr=0, rkey=key)])
             statuses |= set(done(b))
-            for end in (a, b):
-                end.qp.modify("STATE", qp_state=N["QPS_RESET"])
-                end.cq.reap()
-            a.connect(b)
-            b.connect(a)
+            reconnect(a, b)
             a.qp.modify("ACCESS_FLAGS", access_flags=ALL)
         r.equal(f"{op} by a key that was not granted", statuses, {10})
     r.check("nothing was changed", (small.map[:], own[:]) == (before, pattern(5, 1 << 20)))
@@ -336,7 +337,7 @@ def test_once(r):
     r.equal("GRANT_QUERY: the struct can be issued again", a.file.issue("GRANT_QUERY", query(a.file, g))[0], 0)
     b.buffer.map[:64] = pattern(g.rkey & 255, 64)
     a.buffer.map[:64] = bytes(64)
-    got = send("RDMA_WRITE_WITH_IMM", g.rkey, rkey=g.rkey, remote_addr=g.addr)
+    got = send("RDMA_WRITE_WITH_IMM", g.rkey, **remote(g))
     r.equal("a write whose immediate data is the key lands", (got, a.buffer.map[:64]), ([0, 0], b.buffer.map[:64]))
     r.equal("... and does not end the grant", (endings(a.file, 1, 0.1), states(g)), ([], [active]))
     got = send("SEND_WITH_IMM", g.rkey)
@@ -352,15 +353,11 @@ def test_once(r):
     )
     got = send("SEND_WITH_INV", later.rkey)
     r.equal("another one-shot grant ends by its own key", (got, endings(a.file, 1)), ([0, 0], [(later.handle, used)]))
-    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=g.addr, rkey=g.rkey)])
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, **remote(g))])
     r.equal("the key of a grant that was used opens nothing", done(b), [10])
     for grant in (g, later, other):
         a.file.destroy(grant.handle)
-    for end in (a, b):
-        end.qp.modify("STATE", qp_state=N["QPS_RESET"])
-        end.cq.reap()
-    a.connect(b)
-    b.connect(a)
+    reconnect(a, b)
     endings(a.file, 1, 0.1)
     a.file.submit([a.qp.wr("RECV", a.buffer, 32768, 64)])
     again = bound(a, inv)
@@ -407,7 +404,7 @@ def test_expiry(r):
     a.file.submit([a.qp.wr("RECV", a.buffer, 0, 64) for _ in range(4)])
     gone = a.file.grant(a.buffer, ALL)
     a.file.destroy(gone.handle)
-    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=gone.addr, rkey=gone.rkey)])
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, **remote(gone))])
     r.equal("a peer without a key", done(b), [10])
     check("to ERR by what a peer did", a, grants, free)
     a, b, grants, free = fresh()
@@ -542,11 +539,7 @@ def test_revoke(r):
         statuses |= {out[0] if out else "none"}
         grant = a.file.grant(a.buffer, ALL, length=size)
         rkey = grant.rkey
-        for end in (a, b):
-            end.qp.modify("STATE", qp_state=N["QPS_RESET"])
-            end.cq.reap()
-        a.connect(b)
-        b.connect(a)
+        reconnect(a, b)
     r.equal(f"{rounds} times a peer was writing", still, 0)
     r.equal(f"{rounds} times nothing landed after the key was dead", late, 0)
     r.equal("and it got an access error, each time", statuses, {10})
@@ -730,7 +723,7 @@ def test_user(r):
             (N["BUFFER_USER"], length, (first + length - 1) // buffer.key_bytes + 1, 0, charged, charged, 0),
         )
         n = min(length, 40000)
-        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, length - n, n, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, length - n, n, **remote(b.grant))])
         r.equal(
             f"{length} bytes at {at}: its end is written to the peer",
             (done(a), b.buffer.map[:n] == own[at + length - n : at + length]),
@@ -738,7 +731,7 @@ def test_user(r):
         )
         grant = a.file.grant(buffer, ALL, offset=0, length=min(length, 1 << 20))
         b.buffer.map[:n] = pattern(99, n)
-        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, n, remote_addr=grant.addr, rkey=grant.rkey)])
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, n, **remote(grant))])
         model[at : at + n] = pattern(99, n)
         r.equal(
             f"{length} bytes at {at}: the peer writes its begin, and nothing beside it",
@@ -807,10 +800,10 @@ def test_user(r):
     got = a.file.call("BUFFER_QUERY", buffer=buffer.handle)
     r.equal("read-only: it says so", got.buffer_flags, read_only)
     r.equal("read-only: the query can be issued again", a.file.issue("BUFFER_QUERY", got)[0], 0)
-    a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 0, 8192, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+    a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 0, 8192, **remote(b.grant))])
     r.equal("read-only: it is read", (done(a), b.buffer.map[:8192] == bytes(8192)), ([0], True))
     writes = [
-        a.qp.wr(op, buffer, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
+        a.qp.wr(op, buffer, 0, 8, **remote(b.grant))
         for op in ("RECV", "RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")
         if HERE.posts(op)
     ]
@@ -834,8 +827,8 @@ def test_user(r):
     b.buffer.map[:] = pattern(6, b.buffer.length)
     b.file.submit(
         [
-            b.qp.wr("RDMA_WRITE", b.buffer, 0, 65536, remote_addr=grant.addr, rkey=grant.rkey),
-            b.qp.wr("RDMA_READ", b.buffer, 0, 4096, remote_addr=grant.addr + (1 << 19), rkey=grant.rkey),
+            b.qp.wr("RDMA_WRITE", b.buffer, 0, 65536, **remote(grant)),
+            b.qp.wr("RDMA_READ", b.buffer, 0, 4096, **remote(grant, 1 << 19)),
         ]
     )
     r.equal(
@@ -850,7 +843,7 @@ def test_user(r):
     grant = a.file.grant(buffer, ALL)
     own.resize(2 << 20)  # mremap
     b.buffer.map[:] = pattern(9, b.buffer.length)
-    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 65536, remote_addr=grant.addr, rkey=grant.rkey)])
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 65536, **remote(grant))])
     r.equal("what was moved is where it was moved to", (done(b), own[:65536] == pattern(9, 65536)), ([0], True))
     a.close()
     b.close()
@@ -871,7 +864,7 @@ def test_dirty(r):
     b.buffer.map[:] = pattern(9, len(b.buffer.map))
     size = len(b.buffer.map)
     for at in range(0, length, size):
-        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, size, remote_addr=grant.addr + at, rkey=grant.rkey)])
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, size, **remote(grant, at))])
     r.equal("a peer writes to pages that were freed", done(b, length // size), [0] * (length // size))
     a.file.destroy(grant.handle)
     a.file.destroy(buffer.handle)
@@ -918,14 +911,14 @@ def test_import(r):
         )
         r.equal("it cannot be mapped by us", error_of(a.file.map, 4096, q.mmap_offset), "ENOENT")
         at = KEY - 1000 if KEY < 3 << 20 else 1000
-        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, at, 5000, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, at, 5000, **remote(b.grant))])
         r.equal("it is written to a peer", (done(a), b.buffer.map[:5000] == memory_of[at : at + 5000]), ([0], True))
         part = imported(fd, offset=1 << 20, length=8000)
         grant = a.file.grant(part, ALL)
         r.equal("a part of it", (part.length, grant.length), (8000, 8000))
         b.buffer.map[:8000] = pattern(77, 8000)
         before = memory_of[:]
-        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8000, remote_addr=grant.addr, rkey=grant.rkey)])
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8000, **remote(grant))])
         r.equal(
             "which a peer writes, and nothing beside it",
             (done(b), memory_of[:] == before[: 1 << 20] + pattern(77, 8000) + before[(1 << 20) + 8000 :]),
@@ -946,7 +939,7 @@ def test_import(r):
         r.equal("read-only: no grant to write", error_of(a.file.grant, only, N["ACCESS_REMOTE_WRITE"]), "EACCES")
         os.close(fd)
         memory_of.close()
-        b.file.submit([b.qp.wr("RDMA_READ", b.buffer, 0, 100, remote_addr=grant.addr, rkey=grant.rkey)])
+        b.file.submit([b.qp.wr("RDMA_READ", b.buffer, 0, 100, **remote(grant))])
         r.equal("it stays when its descriptor is closed", (done(b), b.buffer.map[:100]), ([0], pattern(77, 8000)[:100]))
     heap = "/dev/dma_heap/system"
     if os.path.exists(heap):
@@ -964,7 +957,7 @@ def test_import(r):
         buffer = imported(fd)
         shown = mmap.mmap(fd, 4 << 20)
         shown[:] = pattern(4, 4 << 20)
-        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 1000, 65536, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 1000, 65536, **remote(b.grant))])
         r.equal("one of the system's heap", (done(a), b.buffer.map[:] == shown[1000:66536]), ([0], True))
         r.equal("in the chunks that it has, or in pages", buffer.page_size >= 65536, HERE.key is None)
         os.close(fd)
@@ -994,10 +987,10 @@ def test_fork(r):
     r.equal("a child has a copy", os.read(come[0], 1), b"y")
     r.equal("which is not the parent's", own[:4096] == was[:4096], True)
     own[100000:100064] = pattern(3, 64)
-    a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 100000, 64, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+    a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 100000, 64, **remote(b.grant))])
     r.equal("the parent's writes go out", (done(a), b.buffer.map[:64]), ([0], pattern(3, 64)))
     b.buffer.map[:8192] = pattern(8, 8192)
-    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8192, remote_addr=grant.addr, rkey=grant.rkey)])
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8192, **remote(grant))])
     r.equal("what a peer writes comes to the parent", (done(b), own[:8192] == pattern(8, 8192)), ([0], True))
     os.write(go[1], b"x")
     r.equal("and not to the child", os.waitpid(child, 0)[1], 0)

@@ -28,7 +28,7 @@ import tracing
 import ulp
 from lifetime import LONG, ended, in_background
 from personality import HERE
-from ulp import N, S, Buffer, Cq, Qp, UserBuffer, error_of, pair, pattern
+from ulp import N, S, Buffer, Cq, Qp, UserBuffer, error_of, pair, pattern, remote
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | ulp.REMOTE_ATOMIC
 
@@ -43,19 +43,7 @@ def test_read(r):
     b.buffer.map[:] = pattern(4, 1 << 20)
     for length, there, here in ((1, 0, 0), (8, 8, 4096), (4097, 4095, 1), (300000, 77, 5), (1 << 20, 0, 0)):
         a.buffer.map[:] = bytes(1 << 20)
-        a.file.submit(
-            [
-                a.qp.wr(
-                    "RDMA_READ",
-                    a.buffer,
-                    here,
-                    length,
-                    remote_addr=b.grant.addr + there,
-                    rkey=b.grant.rkey,
-                    user_data=length,
-                )
-            ]
-        )
+        a.file.submit([a.qp.wr("RDMA_READ", a.buffer, here, length, **remote(b.grant, there), user_data=length)])
         done = a.cq.wait(1)[0]
         r.equal(
             f"a read of {length} bytes brings them, and says how many",
@@ -73,26 +61,8 @@ def test_read(r):
     a.file.submit(
         [
             a.write(b, 16, user_data=1),
-            a.qp.wr(
-                "RDMA_READ",
-                a.buffer,
-                4096,
-                16,
-                remote_addr=b.grant.addr,
-                rkey=b.grant.rkey,
-                user_data=2,
-                flags=N["SEND_SIGNALED"],
-            ),
-            a.qp.wr(
-                "RDMA_WRITE",
-                a.buffer,
-                4096,
-                16,
-                remote_addr=b.grant.addr + 8192,
-                rkey=b.grant.rkey,
-                user_data=3,
-                flags=N["SEND_SIGNALED"] | N["SEND_FENCE"],
-            ),
+            a.qp.wr("RDMA_READ", a.buffer, 4096, 16, **remote(b.grant), user_data=2, flags=N["SEND_SIGNALED"]),
+            a.write(b, 16, 4096, remote_offset=8192, user_data=3, flags=N["SEND_SIGNALED"] | N["SEND_FENCE"]),
         ]
     )
     r.equal(
@@ -117,7 +87,7 @@ def test_atomics(r):
     back = ctypes.c_uint64.from_buffer(a.buffer.map, 128)
 
     def atomic(op, *operands):
-        where = {"remote_addr": b.grant.addr + 64, "rkey": b.grant.rkey}
+        where = remote(b.grant, 64)
         a.file.submit([a.qp.wr(op, a.buffer, 128, 8, atomic=operands, **where)])
         done = a.cq.wait(1)[0]
         return done.status, done.opcode, done.byte_len, back.value, word.value
@@ -136,25 +106,16 @@ def test_atomics(r):
         ("an atomic that returns four bytes", 4, 64, (1,)),
         ("ATOMIC_FETCH_AND_ADD with a second operand", 8, 64, (1, 1)),
     ):
-        where = {"remote_addr": b.grant.addr + at, "rkey": b.grant.rkey}
+        where = remote(b.grant, at)
         bad = a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 128, length, atomic=operands, **where)
         r.equal(f"{what}: EINVAL", error_of(a.file.submit, [bad]), "EINVAL")
     wide = ulp.Buffer(a.file, a.pd, 4 << 20, page_size=4096)
-    where = {"remote_addr": b.grant.addr + 64, "rkey": b.grant.rkey}
+    where = remote(b.grant, 64)
     across = a.qp.wr("ATOMIC_FETCH_AND_ADD", wide, wide.key_bytes - 4, 8, atomic=(1,), **where)
     r.equal("an atomic across the border of two keys: E2BIG", error_of(a.file.submit, [across]), "E2BIG")
     r.equal("none changed the word", word.value, 99)
     posts = [
-        a.qp.wr(
-            "ATOMIC_FETCH_AND_ADD",
-            a.buffer,
-            1024 + 8 * i,
-            8,
-            remote_addr=b.grant.addr + 64,
-            rkey=b.grant.rkey,
-            atomic=(1,),
-            user_data=i,
-        )
+        a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 1024 + 8 * i, 8, **remote(b.grant, 64), atomic=(1,), user_data=i)
         for i in range(100)
     ]
     a.file.submit(posts)
@@ -182,7 +143,7 @@ def test_empty(r):
     a.buffer.map[:] = bytes(len(before))
     for what, element in (("no element", {}), ("an empty one", {"buffer": a.buffer.handle})):
         for op, receives in (("RDMA_WRITE", 0), ("RDMA_READ", 0), ("SEND", 1), ("RDMA_WRITE_WITH_IMM", 1)):
-            far = {} if op == "SEND" else {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
+            far = {} if op == "SEND" else remote(b.grant)
             if receives:
                 b.file.submit([b.qp.wr("RECV", user_data=3)])
             wr = a.qp.wr(op, user_data=4, imm_data=77 if receives and far else 0, **far)
@@ -204,7 +165,7 @@ def test_elements(r):
     a.buffer.map[:] = pattern(6, a.buffer.length)
     at, _keep = elements(a, (10, 100), (4096, 5000), (0, 0), (60000, 7))
     want = a.buffer.map[10:110] + a.buffer.map[4096:9096] + a.buffer.map[60000:60007]
-    wr = a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr + 3, rkey=b.grant.rkey, num_sge=4, sge=S["sge"](offset=at))
+    wr = a.qp.wr("RDMA_WRITE", **remote(b.grant, 3), num_sge=4, sge=S["sge"](offset=at))
     a.file.submit([wr])
     r.equal(
         "four elements, one of them empty, are gathered in order",
@@ -244,7 +205,7 @@ def test_inline(r):
     flags = N["SEND_INLINE"] | N["SEND_SIGNALED"]
     a.buffer.map[:] = pattern(2, a.buffer.length)
     want = a.buffer.map[100:164]
-    wr = a.qp.wr("RDMA_WRITE", a.buffer, 100, 64, remote_addr=b.grant.addr, rkey=b.grant.rkey, flags=flags)
+    wr = a.write(b, 64, 100, flags=flags)
     a.file.submit([wr])
     a.buffer.map[100:164] = bytes(64)
     r.equal(
@@ -252,24 +213,12 @@ def test_inline(r):
     )
     at, _keep = elements(a, (1000, 10), (2000, 20))
     want = a.buffer.map[1000:1010] + a.buffer.map[2000:2020]
-    a.file.submit(
-        [
-            a.qp.wr(
-                "RDMA_WRITE",
-                remote_addr=b.grant.addr + 500,
-                rkey=b.grant.rkey,
-                flags=flags,
-                num_sge=2,
-                sge=S["sge"](offset=at),
-            )
-        ]
-    )
+    a.file.submit([a.qp.wr("RDMA_WRITE", **remote(b.grant, 500), flags=flags, num_sge=2, sge=S["sge"](offset=at))])
     r.equal("from two pieces of it", (a.cq.wait(1)[0].status, b.buffer.map[500:530]), (0, want))
     local = ctypes.create_string_buffer(b"from anywhere", 64)
     wr = a.qp.wr(
         "RDMA_WRITE",
-        remote_addr=b.grant.addr + 700,
-        rkey=b.grant.rkey,
+        **remote(b.grant, 700),
         flags=flags,
         num_sge=1,
         sge=S["sge"](length=13, offset=ctypes.addressof(local)),
@@ -281,7 +230,7 @@ def test_inline(r):
     r.equal("one byte more than the queue pair takes inline", error_of(a.file.submit, [wr]), "EMSGSIZE")
     wr.sge.length, wr.sge.offset = 8, 16
     r.equal("inline data at an address that cannot be read", error_of(a.file.submit, [wr]), "EFAULT")
-    bad = a.qp.wr("RDMA_READ", a.buffer, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey, flags=flags)
+    bad = a.qp.wr("RDMA_READ", a.buffer, 0, 8, **remote(b.grant), flags=flags)
     r.equal("a read cannot be inline", error_of(a.file.submit, [bad]), "EINVAL")
 
 
@@ -325,7 +274,7 @@ def all_posted(post, wr, count, batch=5):
 def test_unreported(r):
     """Unsignaled sends do not fill a completion queue that is shorter than half of their send queue."""
     a, b = pair(depth=256, entries=64, access=ALL)
-    far = {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
+    far = remote(b.grant)
     for what, wr in (
         ("of 8 bytes", a.write(b, 8, flags=0)),
         ("without an element", a.qp.wr("RDMA_WRITE", flags=0, **far)),
@@ -350,7 +299,7 @@ def test_unreported_shared(r):
         pairs.append((here, there))
 
     def write(qp, **fields):
-        return qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey, **fields)
+        return qp.wr("RDMA_WRITE", a.buffer, 0, 8, **remote(b.grant), **fields)
 
     got = []
     for qp, _ in pairs:
@@ -379,8 +328,7 @@ def test_delivery(r):
         kind += f", {busy_poll_us} us of polling"
         a.qp = Qp(a.file, a.pd, a.cq)
         a.psn = a.qp.num * 4099 & 0xFFFFFF
-        a.connect(b)
-        b.connect(a)
+        a.meet(b)
         for batch in range(20):
             a.file.submit([a.write(b, 100 + i, user_data=100 * batch + i) for i in range(50)])
             got = a.cq.wait(50)
@@ -408,7 +356,7 @@ def test_contexts(r):
         qp = Qp(a.file, a.pd, cq)
         qp.connect(qp.num, a.file.gid().gid, 0, 0)
         with tracing.Trace() as trace:
-            to = {"remote_addr": a.grant.addr, "rkey": a.grant.rkey}
+            to = remote(a.grant)
             a.file.submit([qp.wr("RDMA_WRITE", a.buffer, 0, 8, user_data=n, **to) for n in range(8)])
             # No thread waits, which would poll the queue itself.
             got = []
@@ -599,8 +547,7 @@ def test_busy(r):
     a.cq = Cq(a.file, 256, N["DELIVER_WORKQUEUE"], 10_000)
     a.qp = Qp(a.file, a.pd, a.cq)
     a.psn = a.qp.num * 4099 & 0xFFFFFF
-    a.connect(b)
-    b.connect(a)
+    a.meet(b)
     a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=i) for i in range(100)])
     sender = in_background(lambda: [b.file.submit([b.qp.wr("SEND", b.buffer, 0, 8)]) for _ in range(100)])
     r.equal(
@@ -624,10 +571,7 @@ def test_many(r):
     qps = [a.qp, *others]
     a.buffer.map[:] = pattern(1, a.buffer.length)
     wrs = [
-        qps[i % 8].wr(
-            "RDMA_WRITE", a.buffer, 64 * i, 64, remote_addr=b.grant.addr + 64 * i, rkey=b.grant.rkey, user_data=i
-        )
-        for i in range(200)
+        qps[i % 8].wr("RDMA_WRITE", a.buffer, 64 * i, 64, **remote(b.grant, 64 * i), user_data=i) for i in range(200)
     ]
     got = a.file.submit(wrs, cq=a.cq.handle, min_complete=200, timeout_ns=ulp.hang_ns())
     done = a.cq.reap()
@@ -639,7 +583,7 @@ def test_many(r):
     )
     r.check("the data is in place", b.buffer.map[:12800] == a.buffer.map[:12800], "it differs")
     bad = list(wrs)
-    bad[150] = a.qp.wr("RDMA_WRITE", a.buffer, 65536, 1, remote_addr=b.grant.addr, rkey=b.grant.rkey)
+    bad[150] = a.write(b, 1, 65536)
     b.buffer.map[:] = bytes(b.buffer.length)
     a.buffer.map[:12800] = b"x" * 12800
     got = a.file.try_submit(bad)[:3]
@@ -677,7 +621,7 @@ def test_stops(r):
     """SUBMIT posts in order, and stops at the first request that is refused."""
     a, b = pair(access=ALL, depth=32, max_inline=64, max_send_sge=2)
     a.buffer.map[:] = b"x" * a.buffer.length
-    far = {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
+    far = remote(b.grant)
 
     def good(place=7, **fields):
         wr = a.write(b, 8, remote_offset=8 * place, user_data=place)
@@ -787,7 +731,7 @@ def test_same_shape(r):
         r.equal("... and complete", (done, a.cq.reap()), ([(0, 0), (1, 0)], []))
 
     a.buffer.map[:64], b.buffer.map[:64] = pattern(1, 64), pattern(2, 64)
-    read = a.qp.wr("RDMA_READ", a.buffer, 32, 8, remote_addr=b.grant.addr + 56, rkey=b.grant.rkey, user_data=2)
+    read = a.qp.wr("RDMA_READ", a.buffer, 32, 8, **remote(b.grant, 56), user_data=2)
     a.file.submit([write(0), write(1, flags=0), read, write(3), write(2, flags=0), write(5)])
     done = [(c.user_data, c.opcode, c.status) for c in a.cq.wait(4)]
     write_done, read_done = N["WC_RDMA_WRITE"], N["WC_RDMA_READ"]
@@ -952,8 +896,8 @@ def test_domains(r):
     a, b = pair()
     pd = a.file.pd()
     foreign = Buffer(a.file, pd, 4096)
-    wr = a.qp.wr("RDMA_WRITE", foreign, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
-    inline = a.qp.wr("RDMA_WRITE", foreign, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey, flags=N["SEND_INLINE"])
+    wr = a.qp.wr("RDMA_WRITE", foreign, 0, 8, **remote(b.grant))
+    inline = a.qp.wr("RDMA_WRITE", foreign, 0, 8, **remote(b.grant), flags=N["SEND_INLINE"])
     r.equal(
         "a buffer of another protection domain, also with inline data",
         [error_of(a.file.submit, [w]) for w in (wr, inline)],
@@ -1008,7 +952,7 @@ def fly(r, name, a, b, spare, memory, want):
     # It cannot end before the peer has a receive for it.
     a.file.submit([a.qp.wr("SEND", spare, 0, size, user_data=1)])
     r.equal(f"{name}a buffer with a request under way can be destroyed", error_of(a.file.destroy, spare.handle), "none")
-    again = a.qp.wr("RDMA_WRITE", spare, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
+    again = a.qp.wr("RDMA_WRITE", spare, 0, 8, **remote(b.grant))
     r.equal(f"{name}its handle is gone", error_of(a.file.submit, [again]), "ENOENT")
     r.equal(
         f"{name}the request is under way still",
@@ -1260,8 +1204,7 @@ def test_reset(r):
         )
         a.qp.modify("STATE", qp_state=N["QPS_RESET"])
         b.qp.modify("STATE", qp_state=N["QPS_RESET"])
-        a.connect(b)
-        b.connect(a)
+        a.meet(b)
     a.buffer.map[:8] = b"resumed!"
     a.file.submit([a.write(b, 8)])
     r.equal("and it works again", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, b"resumed!"))
@@ -1272,8 +1215,7 @@ def test_cookies(r):
     one, two, three = 0x1122334455667788, (1 << 64) - 1, 1 << 63
     a, b = ulp.End("h1"), ulp.End("h2")
     made = a.qp = Qp(a.file, a.pd, a.cq, depth=4, user_data=one)
-    a.connect(b)
-    b.connect(a)
+    a.meet(b)
     a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=1), a.write(b, 8, user_data=2)])
     b.file.submit([b.qp.wr("SEND", b.buffer, 0, 8, user_data=3)])
     r.equal("its completions have it", {c.user_data: c.qp_user_data for c in a.cq.wait(2)}, {1: one, 2: one})

@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import faultpoint
 import limits
 import ulp
-from ulp import N, PAGE, SMALL, Buffer, End, address_of, error_of, pattern
+from ulp import N, PAGE, SMALL, Buffer, End, address_of, error_of, pattern, remote
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
 LARGE = 2 << 20
@@ -48,8 +48,7 @@ def ends(length):
     a, b = End("h1", access=ALL), End("h2", length=length, access=ALL)
     # Nothing is lost, so nothing is to be sent again, however slow the machine: what comes twice may come when
     # its key is gone, and end the queue pair.
-    a.connect(b, timeout=21)
-    b.connect(a, timeout=21)
+    a.meet(b, timeout=21)
     return a, b
 
 
@@ -66,20 +65,15 @@ def works(r, name, a, b, buffer):
         grant = a.file.grant(buffer, ALL, offset=at, length=length)
         here = slice(at - base, at - base + length)
         b.buffer.map[here] = want[here]
-        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, at - base, length, remote_addr=grant.addr, rkey=grant.rkey)])
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, at - base, length, **remote(grant))])
         seen.append((b.cq.wait(1)[0].status, buffer.map[at : at + length] == want[here]))
         b.buffer.map[here] = bytes(length)
-        b.file.submit([b.qp.wr("RDMA_READ", b.buffer, at - base, length, remote_addr=grant.addr, rkey=grant.rkey)])
+        b.file.submit([b.qp.wr("RDMA_READ", b.buffer, at - base, length, **remote(grant))])
         seen.append((b.cq.wait(1)[0].status, b.buffer.map[here] == want[here]))
         a.file.destroy(grant.handle)
     r.equal(f"{name}: a peer writes and reads {size} bytes", set(seen), {(0, True)})
     b.buffer.map[:size] = bytes(size)
-    a.file.submit(
-        [
-            a.qp.wr("RDMA_WRITE", buffer, at, length, remote_addr=b.grant.addr + at - base, rkey=b.grant.rkey)
-            for at, length in pieces
-        ]
-    )
+    a.file.submit([a.qp.wr("RDMA_WRITE", buffer, at, length, **remote(b.grant, at - base)) for at, length in pieces])
     r.equal(
         f"{name}: its owner sends them",
         ({c.status for c in a.cq.wait(len(pieces))}, b.buffer.map[:size] == want),

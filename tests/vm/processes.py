@@ -114,8 +114,7 @@ def test_processes(r):
 def test_devices(r):
     """One process on two devices: nothing of one can be used with the other."""
     a, b = End("h1", ulp.DEV1), End("h2", ulp.DEV2)
-    a.connect(b)
-    b.connect(a)
+    a.meet(b)
     for end, seed in ((a, 1), (b, 2)):
         end.buffer.map[:4096] = pattern(seed, 4096)
     a.file.submit([a.write(b, 4096, remote_offset=4096)])
@@ -181,8 +180,7 @@ def test_passed(r):
 
     child = Child(body)
     a, b = End("h1"), End("h2")
-    a.connect(b)
-    b.connect(a)
+    a.meet(b)
     a.buffer.map[:4096] = pattern(6, 4096)
     mine = pinned()
     at = a.file.call("BUFFER_QUERY", buffer=a.buffer.handle).mmap_offset
@@ -207,8 +205,7 @@ def test_child(r):
 
     def parent(wire):
         a, b = End("h1"), End("h2")
-        a.connect(b)
-        b.connect(a)
+        a.meet(b)
         a.buffer.map[:4096] = pattern(2, 4096)
         if os.fork():
             listen(wire)

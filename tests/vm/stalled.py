@@ -26,7 +26,7 @@ import connect
 import tracing
 import ulp
 from lifetime import DEADLINE, LONG, ended, in_background, ours, remove
-from ulp import N, PAGE, S, Cq, End, error_of, pair
+from ulp import N, PAGE, S, Cq, End, error_of, pair, remote
 
 SYS_USERFAULTFD = 282 if os.uname().machine == "aarch64" else 323
 UFFDIO_API, UFFDIO_REGISTER, UFFDIO_COPY = 0xC018AA3F, 0xC020AA00, 0xC028AA03
@@ -92,10 +92,10 @@ def inline_end():
 
 def stalls(file, end, absent):
     """By name: a call that stalls at its page of `absent`, and what that page will have in it."""
-    write = end.qp.wr("RDMA_WRITE", end.buffer, 0, 8, remote_addr=end.grant.addr, rkey=end.grant.rkey)
-    lists = end.qp.wr("RDMA_WRITE", remote_addr=end.grant.addr, rkey=end.grant.rkey, num_sge=2)
+    write = end.write(end, 8)
+    lists = end.qp.wr("RDMA_WRITE", **remote(end.grant), num_sge=2)
     lists.sge = S["sge"](offset=absent.page(2))
-    inline = end.qp.wr("RDMA_WRITE", remote_addr=end.grant.addr, rkey=end.grant.rkey, num_sge=1, flags=N["SEND_INLINE"])
+    inline = end.qp.wr("RDMA_WRITE", **remote(end.grant), num_sge=1, flags=N["SEND_INLINE"])
     inline.sge = S["sge"](offset=absent.page(3), length=8)
     one = bytes(S["sge"](buffer=end.buffer.handle, length=8))
     size = ctypes.sizeof(S["wr"])

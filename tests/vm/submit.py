@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
 from faults import Uring
 from lifetime import blocked, ended, in_background, ours, remove, wait_for_one
-from ulp import N, S, Cq, Qp, error_of, ioctl, pair, pattern, sizes_of
+from ulp import N, S, Cq, Qp, error_of, ioctl, pair, pattern, remote, sizes_of
 
 # Threads take turns here: `faults` is for a process that has one.
 sys.setswitchinterval(0.005)
@@ -257,7 +257,7 @@ def test_parts(r):
         return ctypes.addressof(memory)
 
     def write(at, **fields):
-        return qp.wr("RDMA_WRITE", remote_addr=b.grant.addr + at, rkey=b.grant.rkey, **fields)
+        return qp.wr("RDMA_WRITE", **remote(b.grant, at), **fields)
 
     def inline(at, *pieces, **fields):
         elements = [

@@ -586,16 +586,25 @@ class End(OnHost):
     def connect(self, peer, **more):
         self.qp.connect(peer.qp.num, peer.file.gid().gid, peer.psn, self.psn, lid=peer.file.lid(), **more)
 
+    def meet(self, peer, **more):
+        """Connects the two ends with each other."""
+        self.connect(peer, **more)
+        peer.connect(self, **more)
+
     def write(self, peer, length, offset=0, remote_offset=0, **fields):
         return self.qp.wr(
             "RDMA_WRITE",
             self.buffer,
             offset,
             length,
-            remote_addr=peer.grant.addr + remote_offset,
-            rkey=peer.grant.rkey,
+            **remote(peer.grant, remote_offset),
             **fields,
         )
+
+
+def remote(grant, offset=0):
+    """The fields of a request that name the memory of that grant, from `offset` on."""
+    return {"remote_addr": grant.addr + offset, "rkey": grant.rkey}
 
 
 # A sender notices that its peer is gone, after 7 tries of 0.27 s each. With rxe a
@@ -608,8 +617,7 @@ def pair(length=1 << 16, connect=None, prepare=None, **more):
     a, b = End("h1", length=length, **more), End("h2", length=length, **more)
     for end in (a, b) if prepare else ():
         prepare(end)
-    a.connect(b, **connect or {})
-    b.connect(a, **connect or {})
+    a.meet(b, **connect or {})
     return a, b
 
 

@@ -83,8 +83,7 @@ def test_exit(r):
 def test_resubmit(r):
     """A command that has completed has given its place back: the command that is linked to it finds it."""
     a, b = End("h1", depth=1, entries=1), End("h2")
-    a.connect(b)
-    b.connect(a)
+    a.meet(b)
     command = bytes(a.write(b, 8))
     ring = Uring(LINKED)
     results = []
@@ -234,9 +233,7 @@ def test_stops(r):
         return a.write(b, 8, remote_offset=8 * place, user_data=place, **fields)
 
     def bad(**fields):
-        return a.qp.wr(
-            "RDMA_WRITE", a.buffer, a.buffer.length, 1, remote_addr=b.grant.addr, rkey=b.grant.rkey, **fields
-        )
+        return a.write(b, 1, a.buffer.length, **fields)
 
     def completions(count=0):
         return [(c.user_data, c.status) for c in a.cq.wait(count)]

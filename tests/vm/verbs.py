@@ -19,7 +19,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
-from ulp import N, error_of, pair, pattern, until
+from ulp import N, error_of, pair, pattern, remote, until
 
 INVALID = {
     "READ": "RDMA_READ",
@@ -80,19 +80,7 @@ def test_uc(r):
         a.file.submit([a.write(b, length, 5, 9, user_data=length)])
         r.equal(f"a write of {length} bytes is done", [(c.user_data, c.status) for c in a.cq.wait(1)], [(length, 0)])
         b.file.submit([b.qp.wr("RECV", user_data=7)])
-        a.file.submit(
-            [
-                a.qp.wr(
-                    "RDMA_WRITE_WITH_IMM",
-                    a.buffer,
-                    5,
-                    1,
-                    remote_addr=b.grant.addr + 9,
-                    rkey=b.grant.rkey,
-                    imm_data=0xFEEDBEEF,
-                )
-            ]
-        )
+        a.file.submit([a.qp.wr("RDMA_WRITE_WITH_IMM", a.buffer, 5, 1, **remote(b.grant, 9), imm_data=0xFEEDBEEF)])
         c = b.cq.wait(1)[0]
         a.cq.wait(1)
         r.equal(
@@ -123,8 +111,8 @@ def test_uc(r):
     )
 
     for what, op in INVALID.items():
-        remote = {} if op.startswith("SEND") else {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
-        refused(r, a, what, a.qp.wr(op, a.buffer, 0, 8, **remote), UNSUPPORTED)
+        where = {} if op.startswith("SEND") else remote(b.grant)
+        refused(r, a, what, a.qp.wr(op, a.buffer, 0, 8, **where), UNSUPPORTED)
 
     # A key that was not given, and no receive: the peer drops it, and nobody is told.
     b.buffer.map[:] = bytes(1 << 16)
@@ -1058,8 +1046,7 @@ def test_sqd(r):
             a.qp.start(QKEY)
         else:
             b.qp.modify("STATE", qp_state=N["QPS_RESET"])
-            a.connect(b)
-            b.connect(a)
+            a.meet(b)
         a.file.submit([request(99)])
         r.equal(f"{kind}: and after RESET it works again", [(c.user_data, c.status) for c in a.cq.wait(1)], [(99, 0)])
 
@@ -1079,8 +1066,7 @@ def test_sqd(r):
             a.qp.start(QKEY)
         else:
             b.qp.modify("STATE", qp_state=N["QPS_RESET"])
-            a.connect(b)
-            b.connect(a)
+            a.meet(b)
         a.file.submit([request(98)])
         r.equal(
             f"{kind}: by ERR and RESET there is always a way back",
