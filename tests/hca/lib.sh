@@ -8,12 +8,6 @@
 # shellcheck disable=SC2034 # for the suites
 hosts=$vm/../hca/hosts
 
-# The pairs of devices between which rdma_ping has sent, and what failed with its errno.
-pairs() {
-	log_since | sed -nE -e 's/^rdma_ping: (\S+) to (\S+): send [1-9][0-9]* write [1-9][0-9]* read [1-9][0-9]* ns$/\1-\2/p' \
-		-e 's/^rdma_ping: (\S+) to (\S+): ([A-Z]+)$/\1-\2:\3/p' | xargs
-}
-
 # self_test: ulp_hca_client breaks each rule.
 self_test() {
 	local good name why cases=0

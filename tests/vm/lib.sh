@@ -240,6 +240,32 @@ start() {
 	started+=("$last")
 }
 
+# start_in NAME HOST CMD...: the same in a host; $last is the program itself, and no shell of ours.
+start_in() { start "$1" ip netns exec "$2" "${@:3}"; }
+
+# content LABEL NAME: what was started last ends well; it has printed $scratch/NAME. (In no check: that is another shell,
+# whose child it is not.)
+content() {
+	wait "$last"
+	equal "$1" $? 0 || show "$scratch/$2"
+}
+
+# interrupted LABEL PROCESS: for what was started, Ctrl-C is a good end.
+interrupted() {
+	kill -INT "$2"
+	wait "$2"
+	equal "$1" $? 0
+}
+
+# says NAME PATTERN: $scratch/NAME has a line like that; else it is the reason.
+says() { grep -qE -- "$2" "$scratch/$1" || {
+	cat "$scratch/$1"
+	return 1
+}; }
+
+# listens HOST [PORT]: somebody listens there.
+listens() { in_host "$1" ss -Hltn "sport = :${2:-18515}" | grep -q .; }
+
 # until_true SECONDS CMD...: tries CMD until it succeeds.
 until_true() {
 	local end=$((SECONDS + $1 * patience))
@@ -266,6 +292,12 @@ load_module() { load "$module" "$@" && [ -c "$dev" ]; }
 is_loaded() { [ -d /sys/module/rust_ulp ]; }
 
 unload_module() { timeout 20 rmmod rust_ulp; }
+
+# still_there: the module, and the hosts, a line each.
+still_there() {
+	is_loaded && echo module
+	ls /run/netns 2>/dev/null
+}
 
 # References to the module, as /proc/modules counts them.
 module_refs() { awk '$1 == "rust_ulp" { print $3 }' /proc/modules; }
@@ -326,6 +358,12 @@ nothing_left() {
 	fi
 }
 
+# pairs: the pairs of devices between which rdma_ping has sent, in the order of the log, and what failed with its errno.
+pairs() {
+	log_since | sed -nE -e 's/^rdma_ping: (\S+) to (\S+): send [1-9][0-9]* write [1-9][0-9]* read [1-9][0-9]* ns$/\1-\2/p' \
+		-e 's/^rdma_ping: (\S+) to (\S+): ([A-Z]+)$/\1-\2:\3/p' | xargs
+}
+
 # --- the table ----------------------------------------------------------------
 
 # row NAME COUNT BEGIN [REPORTS]: a row of the table that a suite ends with: rounds or
@@ -344,6 +382,21 @@ table() {
 	[ ${#rows[@]} = 0 ] && return
 	printf '# %-46s %10s %7s %5s %7s\n' "case group, on $(uname -r)" number reports leaks seconds
 	printf '# %s\n' "${rows[@]}"
+}
+
+# --- the begin and the end of most suites ------------------------------------
+
+set_up() {
+	log_mark
+	check "two hosts" two-hosts up || finish
+	check "insmod" load_module || finish
+}
+
+# tear_down NAME: NAME is what the last test is called.
+tear_down() {
+	check "rmmod" unload_module
+	log_quiet "$1"
+	finish
 }
 
 # --- the end -----------------------------------------------------------------
