@@ -31,8 +31,8 @@ def in_host(host, *command):
     return ["ip", "netns", "exec", host, *command]
 
 
-def bench(*arguments, timeout=30):
-    command = in_host("h2", ULP, "bench", *arguments)
+def bench(words, timeout=30):
+    command = in_host("h2", ULP, "bench", *words.split())
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout * PATIENCE)
 
 
@@ -85,13 +85,13 @@ def wrong_row(row, want):
     return None
 
 
-def run(name, want, *arguments, rows=1):
+def run(name, want, words, rows=1):
     """A run that works, with `want` in each of its rows; its report.
 
     Each message is a packet at least, or the answer of one.
     """
     before = sent()
-    got = bench(*arguments, "--format", "json")
+    got = bench(f"{words} --format json")
     if got.returncode:
         said(False, name, f"status {got.returncode}: {got.stderr}")
         return None
@@ -116,12 +116,12 @@ def run(name, want, *arguments, rows=1):
 
 def everything():
     tests = {
-        "write": ["write"],
-        "write_imm": ["write", "--write-with-imm"],
-        "read": ["read"],
-        "send": ["send"],
-        "fetch_add": ["atomic"],
-        "cmp_swap": ["atomic", "--op", "cmp-swap"],
+        "write": "write",
+        "write_imm": "write --write-with-imm",
+        "read": "read",
+        "send": "send",
+        "fetch_add": "atomic",
+        "cmp_swap": "atomic --op cmp-swap",
     }
     for backend in ("call", "uring", "verbs"):
         for test, words in tests.items():
@@ -135,11 +135,13 @@ def everything():
                 modes = ["event"] + ["poll"] * (metric == "latency" and test == "write")
                 for mode in modes:
                     if metric == "latency":
-                        n, options = 20, []
+                        n, options = 20, ""
                     else:
-                        n, options = 400, ["-q", "2", "-l", "32"]
+                        n, options = 400, "-q 2 -l 32"
                         if metric == "bandwidth":
-                            options += ["-s", "5000"]
+                            options += " -s 5000"
+                    if mode == "event":
+                        options += " -e"
                     want = {
                         "test": test,
                         "metric": metric,
@@ -151,41 +153,31 @@ def everything():
                     run(
                         f"{test} {metric} by {backend}, {mode}",
                         want,
-                        *words,
-                        metric,
-                        SERVER,
-                        "-n",
-                        str(n),
-                        "--warmup",
-                        str(n // 10),
-                        "--backend",
-                        backend,
-                        *options,
-                        *(["-e"] if mode == "event" else []),
+                        f"{words} {metric} {SERVER} -n {n} --warmup {n // 10} --backend {backend} {options}",
                     )
 
 
 def transports():
     """UC and UD by each back end, whose receivers count the messages."""
     for backend in ("call", "uring", "verbs"):
-        for transport, test, metric, *words in (
-            ("uc", "write", "latency"),
-            ("uc", "write", "bandwidth", "-s", "5000"),
-            ("uc", "write_imm", "rate", "-q", "2"),
-            ("uc", "send", "latency", "-s", "5000"),
-            ("uc", "send", "bandwidth", "-q", "2", "-l", "32", "-s", "5000"),
-            ("ud", "send", "latency"),
-            ("ud", "send", "rate", "-q", "2", "-l", "32", "-s", "1024"),
+        for transport, test, metric, options in (
+            ("uc", "write", "latency", ""),
+            ("uc", "write", "bandwidth", "-s 5000"),
+            ("uc", "write_imm", "rate", "-q 2"),
+            ("uc", "send", "latency", "-s 5000"),
+            ("uc", "send", "bandwidth", "-q 2 -l 32 -s 5000"),
+            ("ud", "send", "latency", ""),
+            ("ud", "send", "rate", "-q 2 -l 32 -s 1024"),
         ):
             name = f"{test} {metric} over {transport} by {backend}"
             latency = metric == "latency"
             n = 20 if latency else 400
-            command = ["write", "--write-with-imm"] if test == "write_imm" else [test]
+            words = "write --write-with-imm" if test == "write_imm" else test
             report = run(
                 name,
                 {"test": test, "metric": metric, "backend": backend, "iterations": n},
-                *[*command, metric, SERVER, "-e", "-c", transport.upper(), "--backend", backend],
-                *["-n", str(n), "--warmup", str(n // 10), *words],
+                f"{words} {metric} {SERVER} -e -c {transport.upper()} --backend {backend}"
+                f" -n {n} --warmup {n // 10} {options}",
             )
             if report:
                 row, counted = report["rows"][0], not latency and test != "write"
@@ -209,8 +201,7 @@ def lossy():
             report = run(
                 name,
                 {"iterations": 400},
-                *["send", "rate", SERVER, "-e", "-c", "UD", "--backend", backend, "-n", "400", "--warmup", "40"],
-                *["-l", "32"],
+                f"send rate {SERVER} -e -c UD --backend {backend} -n 400 --warmup 40 -l 32",
             )
         finally:
             subprocess.run([*nft, "delete table inet lossy"], check=True)
@@ -223,102 +214,41 @@ def mixed():
     run(
         "io_uring with a thread of the kernel's",
         {"iterations": 400},
-        "write",
-        "rate",
-        SERVER,
-        "-n",
-        "400",
-        "--warmup",
-        "40",
-        "--backend",
-        "uring",
-        "--sqpoll",
-        "-l",
-        "32",
+        f"write rate {SERVER} -n 400 --warmup 40 --backend uring --sqpoll -l 32",
     )
     run(
         "io_uring at one end, verbs at the other",
         {"iterations": 40},
-        "send",
-        "lat",
-        SERVER,
-        "-e",
-        "-n",
-        "40",
-        "--warmup",
-        "4",
-        "--backend",
-        "uring",
-        "--peer-backend",
-        "verbs",
+        f"send lat {SERVER} -e -n 40 --warmup 4 --backend uring --peer-backend verbs",
     )
     run(
         "call at one end, verbs at the other",
         {"iterations": 40},
-        "send",
-        "lat",
-        SERVER,
-        "-e",
-        "-n",
-        "40",
-        "--warmup",
-        "4",
-        "--backend",
-        "call",
-        "--peer-backend",
-        "verbs",
+        f"send lat {SERVER} -e -n 40 --warmup 4 --backend call --peer-backend verbs",
     )
     run(
         "verbs at one end, call at the other",
         {"iterations": 40},
-        "write",
-        "lat",
-        SERVER,
-        "-e",
-        "-n",
-        "40",
-        "--warmup",
-        "4",
-        "--backend",
-        "verbs",
-        "--peer-backend",
-        "call",
+        f"write lat {SERVER} -e -n 40 --warmup 4 --backend verbs --peer-backend call",
     )
     for backend in ("call", "verbs"):
         before = sent()
         run(
             f"an MTU of 1024, a service level and a traffic class by {backend}",
             {"iterations": 50},
-            *["write", "bw", SERVER, "-e", "-s", "4096", "-n", "50", "--warmup", "0", "-l", "5", "-t", "50"],
-            *["--backend", backend, "-m", "1024", "-S", "1", "--tclass", "32"],
+            f"write bw {SERVER} -e -s 4096 -n 50 --warmup 0 -l 5 -t 50 --backend {backend} -m 1024 -S 1 --tclass 32",
         )
         packets = sent() - before
         said(packets >= 4 * 50, f"by {backend}, a message of 4096 bytes is four packets", f"{packets} packets")
     run(
         "two threads that share an open device",
         {"iterations": 400},
-        *["write", "rate", SERVER, "-e", "-n", "200", "--warmup", "20", "-l", "8"],
-        *["--threads", "2", "--one-file"],
+        f"write rate {SERVER} -e -n 200 --warmup 20 -l 8 --threads 2 --one-file",
     )
     report = run(
         "several sizes, threads and queue pairs",
         {"iterations": 200},
-        "write",
-        "bw",
-        SERVER,
-        "-e",
-        "-s",
-        "2,1K,100000",
-        "-n",
-        "100",
-        "--threads",
-        "2",
-        "-q",
-        "3",
-        "-l",
-        "7",
-        "-t",
-        "16",
+        f"write bw {SERVER} -e -s 2,1K,100000 -n 100 --threads 2 -q 3 -l 7 -t 16",
         rows=3,
     )
     if report:
@@ -334,42 +264,18 @@ def mixed():
             report,
         )
     for backend in ("call", "verbs"):
-        report = run(
-            f"connect by {backend}",
-            {"iterations": 10},
-            "connect",
-            SERVER,
-            "-n",
-            "10",
-            "--backend",
-            backend,
-            "-e",
-            rows=4,
-        )
+        words = f"connect {SERVER} -n 10 --backend {backend} -e"
+        report = run(f"connect by {backend}", {"iterations": 10}, words, rows=4)
         if report:
             steps = [row["step"] for row in report["rows"]]
-            said(
-                steps == ["buffer", "connect", "write", "total"],
-                f"connect by {backend}: steps",
-                steps,
-            )
-        report = run(
-            f"register by {backend}",
-            {"iterations": 5},
-            "register",
-            "-n",
-            "5",
-            "-s",
-            "4096,1M",
-            "--backend",
-            backend,
-            rows=10,
-        )
+            said(steps == ["buffer", "connect", "write", "total"], f"connect by {backend}: steps", steps)
+        words = f"register -n 5 -s 4096,1M --backend {backend}"
+        report = run(f"register by {backend}", {"iterations": 5}, words, rows=10)
         said(report and report["server"] is None, f"register by {backend} needs no server")
-    report = run("a duration in place of a count", {"interrupted": False}, "send", "rate", SERVER, "-e", "-D", "0.2")
+    report = run("a duration in place of a count", {"interrupted": False}, f"send rate {SERVER} -e -D 0.2")
     if report:
         said(report["rows"][0]["elapsed_ns"] >= 200_000_000, "a duration: it took as long")
-    got = bench("write", "lat", SERVER, "-e", "-n", "20")
+    got = bench(f"write lat {SERVER} -e -n 20")
     said(
         got.returncode == 0 and "t_typical[usec]" in got.stdout and "99.99%[usec]" in got.stdout,
         "a table has perftest's columns",
@@ -380,7 +286,7 @@ def mixed():
 
 def study():
     """One parameter at a time: every value is measured, and every factor ranked."""
-    got = bench("study", SERVER, "-e", "-n", "128", "--warmup", "0", "--repeat", "1", "-j", timeout=120)
+    got = bench(f"study {SERVER} -e -n 128 --warmup 0 --repeat 1 -j", timeout=120)
     if not said(got.returncode == 0 and not got.stderr, "study: it ends well", got.stderr):
         return
     report = json.loads(got.stdout)
@@ -416,8 +322,7 @@ def signaling():
             run(
                 f"every request number {every} signaled by {backend}",
                 {"iterations": 400},
-                *["read", "bw", SERVER, "-e", "-s", "64", "-n", "400", "--warmup", "40", "-q", "3", "-l", "50"],
-                *["-t", "64", "-Q", str(every), "--backend", backend],
+                f"read bw {SERVER} -e -s 64 -n 400 --warmup 40 -q 3 -l 50 -t 64 -Q {every} --backend {backend}",
             )
 
 
@@ -474,12 +379,11 @@ def outstanding_reads():
                 run(
                     name,
                     {"iterations": 64},
-                    *["read", "bw", SERVER, "-e", "-s", "8", "-n", "64", "--warmup", "0", "-l", "16"],
-                    *["--backend", backend, "-o", str(outs)],
+                    f"read bw {SERVER} -e -s 8 -n 64 --warmup 0 -l 16 --backend {backend} -o {outs}",
                 )
             most = outstanding(capture.packets())
             said(1 <= most <= outs and (most > 1) == (outs > 1), f"{name}: reads at a time", f"{most}")
-    got = bench("read", "bw", SERVER, "-o", "255")
+    got = bench(f"read bw {SERVER} -o 255")
     said(got.returncode == 2 and "outstanding reads and atomics (-o)" in got.stderr, "-o 255: refused", got.stderr)
 
 
@@ -496,8 +400,7 @@ def acknowledgement_timeout():
             for timeout in (0, 8):
                 before = sent()
                 got = bench(
-                    *["write", "bw", SERVER, "-e", "-s", "8", "-n", "1", "--warmup", "0", "-l", "1"],
-                    *["--backend", backend, "-u", str(timeout), "--timeout", "2"],
+                    f"write bw {SERVER} -e -s 8 -n 1 --warmup 0 -l 1 --backend {backend} -u {timeout} --timeout 2"
                 )
                 packets = sent() - before
                 name = f"-u {timeout} by {backend} to a host that does not answer"
@@ -511,17 +414,15 @@ def shared_receives():
     """--use-srq: the messages of all queue pairs arrive at one queue."""
     for backend in ("call", "verbs"):
         name = f"sends to a shared receive queue by {backend}"
-        options = ["-e", "--use-srq", "--backend", backend]
-        latency = ["send", "lat", SERVER, "-n", "20", "--warmup", "2"]
-        run(f"{name}: latency", {"iterations": 20}, *latency, *options)
-        flow = ["send", "bw", SERVER, "-s", "5000", "-n", "400", "--warmup", "40", "-q", "3", "-l", "32"]
-        report = run(name, {"iterations": 400}, *flow, *options, "-r", "16")
+        options = f"-e --use-srq --backend {backend}"
+        run(f"{name}: latency", {"iterations": 20}, f"send lat {SERVER} -n 20 --warmup 2 {options}")
+        flow = f"send bw {SERVER} -s 5000 -n 400 --warmup 40 -q 3 -l 32"
+        report = run(name, {"iterations": 400}, f"{flow} {options} -r 16")
         said(report and report["config"]["srq"], f"{name}: the report has it")
         # The queue pairs' own receives would be too many.
-        many = ["send", "rate", SERVER, "-e", "-n", "400", "-q", "16", "-r", "4200", "-t", "8", "-l", "32"]
-        many += ["--backend", backend]
-        run(f"{name}: 4200 receives of 16 queue pairs", {"iterations": 400}, *many, "--use-srq")
-        got = bench(*many)
+        many = f"send rate {SERVER} -e -n 400 -q 16 -r 4200 -t 8 -l 32 --backend {backend}"
+        run(f"{name}: 4200 receives of 16 queue pairs", {"iterations": 400}, f"{many} --use-srq")
+        got = bench(many)
         said(
             got.returncode == 2 and "queue pairs (-q) times depth" in got.stderr,
             f"{name}: without it, as many for each are refused",
@@ -530,8 +431,7 @@ def shared_receives():
     report = run(
         "datagrams to a shared receive queue",
         {"iterations": 400},
-        *["send", "rate", SERVER, "-e", "-c", "UD", "-n", "400", "--warmup", "40", "-q", "2", "-l", "32"],
-        "--use-srq",
+        f"send rate {SERVER} -e -c UD -n 400 --warmup 40 -q 2 -l 32 --use-srq",
     )
     if report:
         row = report["rows"][0]
@@ -541,14 +441,13 @@ def shared_receives():
 def rate_limit():
     """--rate_limit: the average is at most the limit, but for the first list."""
     for backend in ("call", "verbs"):
-        for words in [], ["--threads", "2"]:
+        for words in "", "--threads 2":
             n = 100 if words else 200
-            name = f"--rate_limit {' '.join(words)} by {backend}"
+            name = f"--rate_limit {words} by {backend}"
             report = run(
                 name,
                 {"iterations": 200},
-                *["send", "rate", SERVER, "-e", "-s", "1000", "-n", str(n), "--warmup", "0", "-l", "8"],
-                *["--backend", backend, "--rate_limit", "0.0032", *words],
+                f"send rate {SERVER} -e -s 1000 -n {n} --warmup 0 -l 8 --backend {backend} --rate_limit 0.0032 {words}",
             )
             if report:
                 flow = report["rows"][0]["throughput"]
@@ -574,7 +473,7 @@ def source_address():
         command = in_host("h1", "python3", "-c", WHENCE)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as peer:
             peer.stdout.readline()
-            bench("send", "bw", SERVER, "-p", "18601", "--bind_source_ip", source)
+            bench(f"send bw {SERVER} -p 18601 --bind_source_ip {source}")
             whence = peer.stdout.read().strip()
         said(whence == source, "--bind_source_ip: the TCP connection", whence)
         for backend in ("call", "verbs"):
@@ -583,8 +482,7 @@ def source_address():
                 run(
                     name,
                     {"iterations": 5},
-                    *["connect", SERVER, "-e", "-n", "5", "--warmup", "0", "--backend", backend],
-                    *["--bind_source_ip", source],
+                    f"connect {SERVER} -e -n 5 --warmup 0 --backend {backend} --bind_source_ip {source}",
                     rows=4,
                 )
             sources = {address for address, _, _ in capture.packets()}
@@ -595,12 +493,11 @@ def source_address():
 
 def gbits():
     """--report_gbits: the table has the throughput in Gbit/s instead of MiB/s."""
-    command = ["write", "bw", SERVER, "-e", "-s", "64K", "-n", "64"]
     for words, want in (
         ([], "BW average[MiB/sec] BW average[Gb/sec] MsgRate[Mpps]"),
         (["--report_gbits"], "BW average[Gb/sec] MsgRate[Mpps]"),
     ):
-        got = bench(*command, *words)
+        got = bench(" ".join([f"write bw {SERVER} -e -s 64K -n 64", *words]))
         head, row = [*got.stdout.splitlines(), "", ""][1:3]
         said(" ".join(head.split()) == f"#bytes #iterations {want}", f"columns with {words}", got.stdout + got.stderr)
         cells = [float(cell) for cell in row.split()]
@@ -612,7 +509,7 @@ def gbits():
 
 def for_ever():
     """--run_infinitely: a report after each duration, until Ctrl-C."""
-    words = ["write", "bw", SERVER, "-e", "-D", "0.2", "--warmup", "0", "--run_infinitely"]
+    words = f"write bw {SERVER} -e -D 0.2 --warmup 0 --run_infinitely -j"
     path = "/tmp/bench-for-ever"
 
     def printed():
@@ -621,7 +518,7 @@ def for_ever():
 
     with open(path, "w") as f:
         process = subprocess.Popen(
-            in_host("h2", ULP, "bench", *words, "-j"), stdout=f, stderr=subprocess.PIPE, text=True
+            in_host("h2", ULP, "bench", *words.split()), stdout=f, stderr=subprocess.PIPE, text=True
         )
     ulp.until(lambda: printed().count('"version"') >= 3)
     process.send_signal(signal.SIGINT)
@@ -642,15 +539,15 @@ def for_ever():
 
 def refusals():
     """What a device or a host is missing for; what is wrong by itself is a test of userspace/ulp/src/main.rs."""
-    got = bench("write", "lat", SERVER, "-p", "9")
+    got = bench(f"write lat {SERVER} -p 9")
     said(
         got.returncode == 2 and "ulp bench serve" in got.stderr and not got.stdout,
         "no server: status 2, and what to do",
         f"status {got.returncode}: {got.stderr}",
     )
-    got = bench("write", "lat", SERVER, "-d", "nothing0", "-e")
+    got = bench(f"write lat {SERVER} -d nothing0 -e")
     said(got.returncode == 2 and "nothing0" in got.stderr, "no such device: it is named", got.stderr)
-    got = bench("write", "lat", SERVER, "-d", "nothing0", "-e", "--backend", "verbs")
+    got = bench(f"write lat {SERVER} -d nothing0 -e --backend verbs")
     said(got.returncode == 2 and "nothing0" in got.stderr, "libibverbs: no such device: it is named", got.stderr)
 
 
@@ -680,7 +577,7 @@ def frame_of(*messages):
 
 def hostile():
     """A server survives whatever is said to it, and says why it hung up."""
-    config = json.loads(bench("register", "-n", "1", "--format", "json").stdout)["config"]
+    config = json.loads(bench("register -n 1 --format json").stdout)["config"]
     hello = {
         "magic": "ulp bench",
         "version": 8,
@@ -741,18 +638,7 @@ def hostile():
             capture_output=True,
         )
         said(got.returncode == 0, "hostile: it hangs up each time", got.stderr)
-        run(
-            "hostile: then it serves a friend",
-            {"iterations": 20},
-            "write",
-            "lat",
-            SERVER,
-            "-p",
-            "18600",
-            "-e",
-            "-n",
-            "20",
-        )
+        run("hostile: then it serves a friend", {"iterations": 20}, f"write lat {SERVER} -p 18600 -e -n 20")
     words = server.process.stderr.read().splitlines()
     for what, line in zip(frames, words + [""] * len(frames), strict=False):
         said(line.startswith("ulp: client") and "panicked" not in line, f"hostile: {what}: refused, with a word", line)
@@ -774,29 +660,15 @@ def sent():
 
 def interrupted():
     for backend, words in (
-        ("call", ["send", "lat"]),
-        ("verbs", ["send", "lat"]),
-        ("uring", ["write", "rate"]),
-        ("call", ["send", "rate"]),
+        ("call", "send lat"),
+        ("verbs", "send lat"),
+        ("uring", "write rate"),
+        ("call", "send rate"),
     ):
-        name = f"Ctrl-C: {' '.join(words)} by {backend}"
+        name = f"Ctrl-C: {words} by {backend}"
+        words += f" {SERVER} -e -n 100000000 --warmup 0 --backend {backend} --format json"
         process = subprocess.Popen(
-            in_host(
-                "h2",
-                ULP,
-                "bench",
-                *words,
-                SERVER,
-                "-e",
-                "-n",
-                "100000000",
-                "--warmup",
-                "0",
-                "--backend",
-                backend,
-                "--format",
-                "json",
-            ),
+            in_host("h2", ULP, "bench", *words.split()),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -828,12 +700,12 @@ def interrupted():
 def plots():
     path = "/tmp/bench-plot"
     for n, words in enumerate((["write", "lat"], ["write", "bw", "-s", "8,64,4096"])):
-        got = bench(words[0], words[1], SERVER, "-e", "-n", "64", *words[2:], "-j")
+        got = bench(" ".join([*words[:2], SERVER, "-e -n 64", *words[2:], "-j"]))
         if not said(got.returncode == 0, f"plot: {words}: a report", got.stderr):
             return
         with open(f"{path}-{n}.json", "w") as f:
             f.write(got.stdout)
-    got = bench("plot", f"{path}-0.json", f"{path}-1.json", "-o", path)
+    got = bench(f"plot {path}-0.json {path}-1.json -o {path}")
     files = got.stdout.split()
     names = sorted(os.path.basename(f) for f in files)
     said(
