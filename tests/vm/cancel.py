@@ -272,8 +272,7 @@ def walk_of(trace, unlock, user_data):
 def test_silent(r):
     """A request that is canceled among others that are not signaled; each time the queues are full."""
     a, b = (End(f"h{i}", entries=8, depth=8) for i in (1, 2))
-    for end, peer in ((a, b), (b, a)):
-        end.connect(peer, **PATIENT)
+    a.meet(b, **PATIENT)
     for number in (1, 3, 7):
         a.file.submit([send(a, i, flags=0) for i in range(1, 8)] + [send(a, 8)])
         r.equal(
@@ -290,8 +289,7 @@ def test_silent(r):
 def test_room(r):
     """What the device still has takes its place in both queues."""
     a, b = (End(f"h{i}", entries=8, depth=4) for i in (1, 2))
-    for end, peer in ((a, b), (b, a)):
-        end.connect(peer, **PATIENT)
+    a.meet(b, **PATIENT)
     a.file.submit([send(a, i) for i in range(4)])
     r.equal("four are canceled", (cancel(a, flags=N["CANCEL_ALL"]), len(a.cq.wait(4))), (4, 4))
     r.equal("their places in the queue pair are taken", error_of(a.file.submit, [send(a, 4)]), "EAGAIN")
@@ -329,13 +327,18 @@ def test_receive(r):
     r.equal("and nothing else is said", (drained(b), said(b.cq.reap())), ((0, 0), []))
 
 
-def test_shared(r):
+def sharing():
+    """Two connected ends, and the shared receive queue of the second."""
     a, b = End("h1"), End("h2")
     srq = Srq(b.file, b.pd, b.cq)
     b.file.destroy(b.qp.handle)
     b.qp = Qp(b.file, b.pd, b.cq, srq=srq.handle)
-    for end, peer in ((a, b), (b, a)):
-        end.connect(peer, **PATIENT)
+    a.meet(b, **PATIENT)
+    return a, b, srq
+
+
+def test_shared(r):
+    a, b, srq = sharing()
 
     def take(number, **fields):
         return srq.recv(b.buffer, 64 * number, 64, user_data=number, **fields)
@@ -367,12 +370,7 @@ def test_shared(r):
 
 def test_once(r):
     """A one-shot grant ends with its use, though the shared receive that tells of it was canceled."""
-    a, b = End("h1"), End("h2")
-    srq = Srq(b.file, b.pd, b.cq)
-    b.file.destroy(b.qp.handle)
-    b.qp = Qp(b.file, b.pd, b.cq, srq=srq.handle)
-    for end, peer in ((a, b), (b, a)):
-        end.connect(peer, **PATIENT)
+    a, b, srq = sharing()
     for canceled in (False, True):
         how = "canceled" if canceled else "kept"
         grant = b.file.call(

@@ -233,8 +233,24 @@ class Bare:
         self.qp = self.qps[0]
 
 
+def aside(function, *args):
+    """A process that runs the call; its number."""
+    pid = os.fork()
+    if not pid:
+        try:
+            function(*args)
+        finally:
+            os._exit(1)
+    return pid
+
+
 def client(**more):
     return End("h2", ulp.DEV2, access=ACCESS, **more)
+
+
+def connect_and_stay(port):
+    connect(client(), "10.9.0.1", port)
+    signal.pause()
 
 
 def grant_of(end):
@@ -1075,13 +1091,7 @@ def test_ended(r):
             bare.file.close()
         else:
             server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
-            pid = os.fork()
-            if not pid:
-                try:
-                    connect(client(), "10.9.0.1", server.port)
-                    signal.pause()
-                finally:
-                    os._exit(1)
+            pid = aside(connect_and_stay, server.port)
             request = server.request()
             accept(server.end, request.handle)
             os.kill(pid, signal.SIGKILL)
@@ -1215,13 +1225,7 @@ def test_grants(r):
     # Each of these makes a connection, and when it is told the grants, ends it.
     def dies(silently):
         """A process that is killed; its host says so, or nobody hears of it."""
-        pid = os.fork()
-        if not pid:
-            try:
-                connect(client(), "10.9.0.1", server.port)
-                signal.pause()
-            finally:
-                os._exit(1)
+        pid = aside(connect_and_stay, server.port)
         request = server.request()
         accept(server.end, request.handle)
         grants = yield request
@@ -2004,17 +2008,6 @@ def ask_always(bare, port):
             if not late and e.errno not in (errno.ECONNREFUSED, errno.ECONNRESET):
                 return
         reset(bare, bare.qp)
-
-
-def aside(function, *args):
-    """A process that runs the call; its number."""
-    pid = os.fork()
-    if not pid:
-        try:
-            function(*args)
-        finally:
-            os._exit(1)
-    return pid
 
 
 def test_killed(r):

@@ -226,8 +226,7 @@ def test_rnr(r):
     a, b = connected()
     a.qp.modify("STATE", qp_state=N["QPS_RESET"])
     b.qp.modify("STATE", qp_state=N["QPS_RESET"])
-    for end, peer in ((a, b), (b, a)):
-        end.connect(peer, rnr_retry=2)
+    a.meet(b, rnr_retry=2)
     a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8, user_data=i) for i in range(3)])
     r.equal(
         "a send without a receive fails with RNR_RETRY_EXC, what is behind it is flushed",
@@ -237,8 +236,7 @@ def test_rnr(r):
     r.equal("the peer has not noticed", b.file.call("QP_QUERY", qp=b.qp.handle).attr.qp_state, N["QPS_RTS"])
     for end in (a, b):
         end.qp.modify("STATE", qp_state=N["QPS_RESET"])
-    for end, peer in ((a, b), (b, a)):
-        end.connect(peer)
+    a.meet(b)
     b.file.submit([b.qp.wr("RECV", b.buffer, 0, 8, user_data=7)])
     a.buffer.map[:8] = b"8 bytes!"
     a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8, user_data=8)])

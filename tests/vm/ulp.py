@@ -431,6 +431,17 @@ def address_of(memory):
         ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
 
 
+def make_wr(queue, op, buffer, offset, length, fields):
+    """A request for that queue over `length` bytes of `buffer`, if there is one."""
+    wr = S["wr"](qp=queue, opcode=N["WR_" + op], **fields)
+    if wr.timeout_ns:
+        wr.flags |= N["REQUEST_TIMEOUT"]
+    if buffer is not None:
+        wr.num_sge = 1
+        wr.sge = S["sge"](buffer=buffer.handle, length=length, offset=offset)
+    return wr
+
+
 class Srq:
     """A shared receive queue."""
 
@@ -447,13 +458,7 @@ class Srq:
 
     def recv(self, buffer=None, offset=0, length=0, **fields):
         """A receive request over `length` bytes of `buffer`."""
-        wr = S["wr"](qp=self.handle, opcode=N["WR_RECV"], **fields)
-        if wr.timeout_ns:
-            wr.flags |= N["REQUEST_TIMEOUT"]
-        if buffer is not None:
-            wr.num_sge = 1
-            wr.sge = S["sge"](buffer=buffer.handle, length=length, offset=offset)
-        return wr
+        return make_wr(self.handle, "RECV", buffer, offset, length, fields)
 
 
 class Qp:
@@ -548,18 +553,13 @@ class Qp:
 
         `atomic` and `ud` are the members of that arm of `args`, in their order.
         """
-        wr = S["wr"](qp=self.handle, opcode=N["WR_" + op], **fields)
+        if op != "RECV":
+            fields.setdefault("flags", N["SEND_SIGNALED"])
+        wr = make_wr(self.handle, op, buffer, offset, length, fields)
         if atomic:
             wr.args.atomic = atomic
         if ud:
             wr.args.ud = ud
-        if op != "RECV" and "flags" not in fields:
-            wr.flags = N["SEND_SIGNALED"]
-        if wr.timeout_ns:
-            wr.flags |= N["REQUEST_TIMEOUT"]
-        if buffer is not None:
-            wr.num_sge = 1
-            wr.sge = S["sge"](buffer=buffer.handle, length=length, offset=offset)
         return wr
 
 
@@ -619,6 +619,19 @@ def pair(length=1 << 16, connect=None, prepare=None, **more):
         prepare(end)
     a.meet(b, **connect or {})
     return a, b
+
+
+def each_once(r, name, got, opcode, count):
+    """The completions are those of 20 receives and of `count` sends from 100 on, each once, in order."""
+    r.equal(
+        name,
+        (
+            [c.user_data for c in got if c.opcode == N["WC_RECV"]],
+            [c.user_data for c in got if c.opcode == N[opcode]],
+            {c.status for c in got} <= {0, 5},
+        ),
+        (list(range(20)), list(range(100, 100 + count)), True),
+    )
 
 
 def error_of(function, *args, **kwargs):
