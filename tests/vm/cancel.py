@@ -453,11 +453,5 @@ def test_killed(r):
     r.equal("dies of it", os.WTERMSIG(os.waitpid(child, 0)[1]), signal.SIGKILL)
 
 
-def main():
-    r = ulp.Report()
-    r.run(sys.argv[1], globals()["test_" + sys.argv[1]])
-    sys.exit(r.status())
-
-
 if __name__ == "__main__":
-    main()
+    ulp.main(__doc__, globals())

@@ -399,15 +399,5 @@ def test_counters(r):
     r.equal("the file keeps that, too", (took(a.file, "qp-latency"), took(a.file, "latency")), (None, 5))
 
 
-def main():
-    test = globals().get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
-    if test is None:
-        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
-        sys.exit(2)
-    report = ulp.Report()
-    report.run(sys.argv[1], test)
-    sys.exit(report.status())
-
-
 if __name__ == "__main__":
-    main()
+    ulp.main(__doc__, globals())
