@@ -25,8 +25,13 @@ pub(crate) const EPOLL_CTL: &str = "epoll_ctl";
 /// The name of io_uring_enter(2) in errors.
 pub(crate) const URING_ENTER: &str = "io_uring_enter";
 
-/// The advice when there are too many open files.
-const OPEN_FILES: &str = "close files or raise the limit (ulimit -n)";
+/// The advice for `EMFILE` of a system call.
+const PROCESS_FILES: &str =
+    "this process has too many open files: close some, or raise the limit (ulimit -n)";
+
+/// The advice for `ENFILE` of a system call.
+const SYSTEM_FILES: &str =
+    "this machine has too many open files: close some, or raise the limit (sysctl fs.file-max)";
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -571,7 +576,8 @@ fn open_hint(cause: &std::io::Error) -> &'static str {
         Some(libc::EACCES | libc::EPERM) => {
             "run as root, or install the udev rule and join the group rdma"
         }
-        Some(libc::EMFILE | libc::ENFILE) => OPEN_FILES,
+        Some(libc::EMFILE) => PROCESS_FILES,
+        Some(libc::ENFILE) => SYSTEM_FILES,
         _ => "see dmesg",
     }
 }
@@ -633,6 +639,12 @@ fn at(peer: &Option<SocketAddr>) -> String {
 
 fn tcp_hint(cause: &std::io::Error) -> &'static str {
     use std::io::ErrorKind::*;
+    // The standard library has no kind for these two.
+    match cause.raw_os_error() {
+        Some(libc::EMFILE) => return PROCESS_FILES,
+        Some(libc::ENFILE) => return SYSTEM_FILES,
+        _ => {}
+    }
     match cause.kind() {
         AddrNotAvailable => {
             "no interface of this network namespace has that address: see `ip addr`"
@@ -726,7 +738,8 @@ fn errno_hint(call: &str, errno: i32) -> &'static str {
         libc::EMFILE if is_command(call) => {
             "this Device has as many objects as it may have: drop some"
         }
-        libc::EMFILE | libc::ENFILE => OPEN_FILES,
+        libc::EMFILE => PROCESS_FILES,
+        libc::ENFILE => SYSTEM_FILES,
         libc::EEXIST if call == URING_ENTER => {
             "only the thread that built a ring with RingBuilder::single_issuer() may use it"
         }

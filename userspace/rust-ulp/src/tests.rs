@@ -1759,6 +1759,11 @@ fn errors_say_what_to_do() {
         path: "/dev/rust_ulp".into(),
         cause: std::io::Error::from_raw_os_error(errno),
     };
+    let tcp = |errno| Error::Tcp {
+        what: "waiting for a peer to connect",
+        peer: None,
+        cause: std::io::Error::from_raw_os_error(errno),
+    };
     let value = |value, min, max| Error::Value {
         what: "it",
         value,
@@ -1771,7 +1776,8 @@ fn errors_say_what_to_do() {
             &["/dev/rust_ulp", "load the kernel module rust_ulp"],
         ),
         (open(libc::EACCES), &["run as root", "group rdma"]),
-        (open(libc::EMFILE), &["ulimit -n"]),
+        (open(libc::EMFILE), &["this process", "ulimit -n"]),
+        (open(libc::ENFILE), &["fs.file-max"]),
         (open(libc::EIO), &["dmesg"]),
         (
             Error::Abi {
@@ -1914,6 +1920,15 @@ fn errors_say_what_to_do() {
                 "`ip addr`",
             ],
         ),
+        (
+            tcp(libc::EMFILE),
+            &[
+                "this process has too many open files",
+                "close some",
+                "ulimit -n",
+            ],
+        ),
+        (tcp(libc::ENFILE), &["this machine", "fs.file-max"]),
         (
             Error::Tcp {
                 what: "waiting for a message of the peer",
@@ -2193,7 +2208,7 @@ fn an_errno_is_explained_by_the_command_that_failed() {
     };
     for call in ["eventfd", "epoll_create", "timerfd_create"] {
         hint(call, Errno::EMFILE, "ulimit -n");
-        hint(call, Errno::ENFILE, "ulimit -n");
+        hint(call, Errno::ENFILE, "fs.file-max");
     }
     hint(
         "CQ_CREATE",
