@@ -109,16 +109,19 @@ impl<'b> Pool<'b> {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if none fits, [`Error::TooMany`] if there would be more than 4,194,304.
+    /// [`Error::Value`] if `chunk_len` is 0 or more than `memory` has, [`Error::TooMany`] if there
+    /// would be more than 4,194,304 chunks.
     pub fn new(memory: LocalSlice<'b>, chunk_len: usize) -> Result<Self> {
-        let Some(count @ 1..) = memory.len().checked_div(chunk_len) else {
-            return Err(Error::Range {
-                what: "a chunk",
-                offset: 0,
-                len: chunk_len as u64,
-                capacity: memory.len() as u64,
+        let len = memory.len();
+        if !(1..=len).contains(&chunk_len) {
+            return Err(Error::Value {
+                what: "the length of a chunk",
+                value: chunk_len as u64,
+                min: 1,
+                max: len as u64,
             });
-        };
+        }
+        let count = len / chunk_len;
         let max = Tag::INDICES as usize;
         if count > max {
             return Err(Error::TooMany {

@@ -24,12 +24,26 @@ fn send(chunk: Chunk<'_>, qp: &Qp<Rc>) {
 }
 
 #[test]
+fn a_pool_without_a_chunk_is_an_error() {
+    let p = pair();
+    let text = |len, chunk_len| {
+        let mem = p.mem.slice(..len).unwrap();
+        Pool::new(mem, chunk_len).unwrap_err().to_string()
+    };
+    let pass = "pass a number from 1 to 900";
+    let zero = text(900, 0);
+    assert_eq!(zero, format!("the length of a chunk is 0; {pass}"));
+    let long = text(900, 901);
+    assert_eq!(long, format!("the length of a chunk is 901; {pass}"));
+    assert_eq!(text(0, 64), "the length of a chunk is 64; there is none");
+    assert_eq!(text(0, 0), "the length of a chunk is 0; there is none");
+}
+
+#[test]
 fn chunks_stay_within() {
     let p = pair();
     let mem = p.mem.slice(100..1000).unwrap();
-    for (len, ok) in [(0, false), (900, true), (901, false)] {
-        assert_eq!(Pool::new(mem, len).is_ok(), ok, "{len}");
-    }
+    assert_eq!(Pool::new(mem, 900).unwrap().len(), 1);
     let pool = Pool::new(mem, 400).unwrap();
     assert_eq!(
         (pool.len(), pool.chunk_len(), pool.available()),
