@@ -43,7 +43,7 @@ impl RetryCause {
             ),
             Self::WrongGid => (
                 "wrong GID: one end sends from or to an address that is not the other's",
-                "compare Device::default_gid() at both ends with Qp::peer(); connect anew when addresses have changed",
+                "`ulp gids` lists the GIDs of each end, and QpBuilder::gid() sets one; connect anew when addresses have changed",
             ),
             Self::WrongNumber => (
                 "wrong number: one end sends to another queue pair than that of the other end",
