@@ -22,14 +22,15 @@ use std::time::Duration;
 /// The context that moves completions from the device into the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[repr(u32)]
 pub enum Delivery {
     /// The choice of the module's parameter.
     #[default]
-    Default,
+    Default = abi::DELIVER_DEFAULT,
     /// A thread that waits for the queue, and a kernel worker when none does.
-    Workqueue,
+    Workqueue = abi::DELIVER_WORKQUEUE,
     /// The softirq of the processor that saw the completion: least delay.
-    Softirq,
+    Softirq = abi::DELIVER_SOFTIRQ,
 }
 
 /// Options of a [`Cq`]; from [`Device::cq_builder`].
@@ -152,11 +153,7 @@ impl Cq {
         let busy_poll_us = u32::try_from(options.busy_poll.as_micros()).unwrap_or(u32::MAX);
         let mut arg = abi::CqCreate {
             entries: options.entries,
-            delivery: match options.delivery {
-                Delivery::Default => abi::DELIVER_DEFAULT,
-                Delivery::Workqueue => abi::DELIVER_WORKQUEUE,
-                Delivery::Softirq => abi::DELIVER_SOFTIRQ,
-            },
+            delivery: options.delivery as u32,
             comp_vector: options.comp_vector,
             busy_poll_us: at_most(
                 "the time of busy polling, in microseconds",

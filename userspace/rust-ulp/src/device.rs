@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::error::{Error, Result};
 use crate::gid::{Gid, Guid};
+use crate::numbered::numbered;
 use crate::port::{all, choose, gids, text};
 use crate::status::WrOpcode;
 use crate::sync::{lock, Cache};
@@ -154,28 +155,15 @@ pub struct DeviceInfo {
     send_ops: [u64; 3],
 }
 
-/// Against what else the atomics of a peer are atomic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AtomicCap {
-    /// The device has no atomics.
-    None,
-    /// Other atomics of the same device, but no store of a processor: `IB_ATOMIC_HCA`.
-    Hca,
-    /// Atomics of other devices and of processors, too: `IB_ATOMIC_GLOB`.
-    Glob,
-    /// A number that this crate does not know.
-    Other(u32),
-}
-
-impl AtomicCap {
-    fn from_code(code: u32) -> Self {
-        match code {
-            abi::ATOMIC_NONE => Self::None,
-            abi::ATOMIC_HCA => Self::Hca,
-            abi::ATOMIC_GLOB => Self::Glob,
-            code => Self::Other(code),
-        }
+numbered! {
+    /// Against what else the atomics of a peer are atomic.
+    pub enum AtomicCap(pub(crate) u32) {
+        /// The device has no atomics.
+        None = abi::ATOMIC_NONE,
+        /// Other atomics of the same device, but no store of a processor: `IB_ATOMIC_HCA`.
+        Hca = abi::ATOMIC_HCA,
+        /// Atomics of other devices and of processors, too: `IB_ATOMIC_GLOB`.
+        Glob = abi::ATOMIC_GLOB,
     }
 }
 
@@ -200,7 +188,7 @@ impl DeviceInfo {
             abi::QPT_UC => uc,
             _ => ud,
         };
-        ops.checked_shr(u32::from(opcode.code())).unwrap_or(0) & 1 != 0
+        ops.checked_shr(opcode as u32).unwrap_or(0) & 1 != 0
     }
 }
 

@@ -7,6 +7,7 @@ use crate::access::Access;
 use crate::buffer::Buffer;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
+use crate::numbered::numbered;
 use crate::object::Object;
 use crate::qp::Qp;
 use crate::range::widen;
@@ -174,29 +175,16 @@ struct Inner {
     remote: RemoteSlice,
 }
 
-/// Whether a [`Grant`] opens anything.
-#[doc(alias = "RUST_ULP_GRANT_ACTIVE")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum GrantState {
-    /// It does.
-    Active,
-    /// It was for one use, and was used.
-    Used,
-    /// Its queue pair has ended.
-    Expired,
-    /// A number that this crate does not know.
-    Other(u32),
-}
-
-impl GrantState {
-    pub(crate) fn from_code(code: u32) -> Self {
-        match code {
-            abi::GRANT_ACTIVE => Self::Active,
-            abi::GRANT_USED => Self::Used,
-            abi::GRANT_EXPIRED => Self::Expired,
-            n => Self::Other(n),
-        }
+numbered! {
+    /// Whether a [`Grant`] opens anything.
+    #[doc(alias = "RUST_ULP_GRANT_ACTIVE")]
+    pub enum GrantState(pub(crate) u32) {
+        /// It does.
+        Active = abi::GRANT_ACTIVE,
+        /// It was for one use, and was used.
+        Used = abi::GRANT_USED,
+        /// Its queue pair has ended.
+        Expired = abi::GRANT_EXPIRED,
     }
 }
 

@@ -176,6 +176,7 @@ mod gid;
 pub mod grant;
 mod kind;
 pub mod memory;
+mod numbered;
 mod object;
 mod params;
 mod path;

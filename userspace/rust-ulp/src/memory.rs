@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::buffer::{Buffer, Parts};
 use crate::error::{Error, Result};
+use crate::numbered::numbered;
 use crate::object::Object;
 use crate::params::buffer_len;
 use crate::pd::Pd;
@@ -240,18 +241,16 @@ impl DmabufBuilder {
     }
 }
 
-/// Whose memory a [`Buffer`] is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum BufferKind {
-    /// The module's.
-    Pages,
-    /// This process's.
-    User,
-    /// Another driver's.
-    Dmabuf,
-    /// A number that this crate does not know.
-    Other(u32),
+numbered! {
+    /// Whose memory a [`Buffer`] is.
+    pub enum BufferKind(pub(crate) u32) {
+        /// The module's.
+        Pages = abi::BUFFER_PAGES,
+        /// This process's.
+        User = abi::BUFFER_USER,
+        /// Another driver's.
+        Dmabuf = abi::BUFFER_DMABUF,
+    }
 }
 
 /// What the kernel says of a [`Buffer`].
@@ -298,12 +297,7 @@ impl BufferInfo {
         };
         buffer.device().call(&mut arg)?;
         Ok(Self {
-            kind: match arg.kind {
-                abi::BUFFER_PAGES => BufferKind::Pages,
-                abi::BUFFER_USER => BufferKind::User,
-                abi::BUFFER_DMABUF => BufferKind::Dmabuf,
-                n => BufferKind::Other(n),
-            },
+            kind: BufferKind::from_code(arg.kind),
             len: arg.length,
             charged: arg.charged,
             key_bytes: arg.key_bytes,

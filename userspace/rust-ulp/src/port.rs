@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::error::{Error, Result};
 use crate::gid::Gid;
+use crate::numbered::numbered;
 use crate::sys::File;
 use std::fmt;
 
@@ -14,82 +15,74 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }
 
-/// What a port is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PortState {
-    /// No link, or its interface is down.
-    Down,
-    /// Link, not yet configured by the subnet manager.
-    Init,
-    /// Configured, not yet active.
-    Armed,
-    /// Carries traffic.
-    Active,
-    /// Carries traffic, link error being recovered.
-    ActiveDefer,
-    /// A number that this crate does not know.
-    Other(u32),
+numbered! {
+    /// What a port is in.
+    pub enum PortState(pub(crate) u32) {
+        /// No link, or its interface is down.
+        Down = 1,
+        /// Link, not yet configured by the subnet manager.
+        Init = 2,
+        /// Configured, not yet active.
+        Armed = 3,
+        /// Carries traffic.
+        Active = 4,
+        /// Carries traffic, link error being recovered.
+        ActiveDefer = 5,
+    }
 }
 
-/// Below what a port sits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LinkLayer {
-    /// InfiniBand: peers are addressed by LID.
-    InfiniBand,
-    /// Ethernet (RoCE): peers are addressed by GID.
-    Ethernet,
-    /// Unspecified, or a number that this crate does not know.
-    Other(u32),
+numbered! {
+    /// Below what a port sits. A layer that is not specified is `Other(0)`.
+    pub enum LinkLayer(pub(crate) u32) {
+        /// InfiniBand: peers are addressed by LID.
+        InfiniBand = abi::LINK_INFINIBAND,
+        /// Ethernet (RoCE): peers are addressed by GID.
+        Ethernet = abi::LINK_ETHERNET,
+    }
 }
 
-/// The state of the physical link of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PhysState {
-    /// It saves power.
-    Sleep,
-    /// It looks for a peer.
-    Polling,
-    /// It is switched off.
-    Disabled,
-    /// It agrees on the link with the peer.
-    Training,
-    /// The link is up.
-    LinkUp,
-    /// It repairs the link after errors.
-    ErrorRecovery,
-    /// It is tested.
-    PhyTest,
-    /// A number that this crate does not know.
-    Other(u32),
+numbered! {
+    /// The state of the physical link of a port.
+    pub enum PhysState(pub(crate) u32) {
+        /// It saves power.
+        Sleep = 1,
+        /// It looks for a peer.
+        Polling = 2,
+        /// It is switched off.
+        Disabled = 3,
+        /// It agrees on the link with the peer.
+        Training = 4,
+        /// The link is up.
+        LinkUp = 5,
+        /// It repairs the link after errors.
+        ErrorRecovery = 6,
+        /// It is tested.
+        PhyTest = 7,
+    }
 }
 
-/// The rate of each lane of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LinkSpeed {
-    /// 2.5 Gbit/s.
-    Sdr,
-    /// 5 Gbit/s.
-    Ddr,
-    /// 10 Gbit/s.
-    Qdr,
-    /// 10.3 Gbit/s.
-    Fdr10,
-    /// 14.1 Gbit/s.
-    Fdr,
-    /// 25.8 Gbit/s.
-    Edr,
-    /// 53.1 Gbit/s.
-    Hdr,
-    /// 106.3 Gbit/s.
-    Ndr,
-    /// 212.5 Gbit/s.
-    Xdr,
-    /// A number that this crate does not know.
-    Other(u32),
+numbered! {
+    /// The rate of each lane of a link.
+    pub enum LinkSpeed(pub(crate) u32) {
+        /// 2.5 Gbit/s.
+        Sdr = 1,
+        /// 5 Gbit/s.
+        Ddr = 2,
+        /// 10 Gbit/s.
+        Qdr = 4,
+        /// 10.3 Gbit/s.
+        Fdr10 = 8,
+        /// 14.1 Gbit/s.
+        Fdr = 16,
+        /// 25.8 Gbit/s.
+        Edr = 32,
+        /// 53.1 Gbit/s.
+        Hdr = 64,
+        /// 106.3 Gbit/s.
+        Ndr = 128,
+        /// 212.5 Gbit/s.
+        Xdr = 256,
+    }
 }
 
 bitflags::bitflags! {
@@ -173,31 +166,11 @@ impl PortInfo {
     pub(crate) fn new(port: u32, arg: &abi::PortQuery) -> Self {
         Self {
             port,
-            state: match arg.state {
-                1 => PortState::Down,
-                2 => PortState::Init,
-                3 => PortState::Armed,
-                4 => PortState::Active,
-                5 => PortState::ActiveDefer,
-                n => PortState::Other(n),
-            },
-            phys_state: match arg.phys_state {
-                1 => PhysState::Sleep,
-                2 => PhysState::Polling,
-                3 => PhysState::Disabled,
-                4 => PhysState::Training,
-                5 => PhysState::LinkUp,
-                6 => PhysState::ErrorRecovery,
-                7 => PhysState::PhyTest,
-                n => PhysState::Other(n),
-            },
+            state: PortState::from_code(arg.state),
+            phys_state: PhysState::from_code(arg.phys_state),
             max_mtu: arg.max_mtu,
             active_mtu: arg.active_mtu,
-            link_layer: match arg.link_layer {
-                abi::LINK_INFINIBAND => LinkLayer::InfiniBand,
-                abi::LINK_ETHERNET => LinkLayer::Ethernet,
-                n => LinkLayer::Other(n),
-            },
+            link_layer: LinkLayer::from_code(arg.link_layer),
             lid: arg.lid,
             sm_lid: arg.sm_lid,
             lmc: arg.lmc as u8,
@@ -213,18 +186,7 @@ impl PortInfo {
                 16 => Some(2),
                 _ => None,
             },
-            active_speed: match arg.active_speed {
-                1 => LinkSpeed::Sdr,
-                2 => LinkSpeed::Ddr,
-                4 => LinkSpeed::Qdr,
-                8 => LinkSpeed::Fdr10,
-                16 => LinkSpeed::Fdr,
-                32 => LinkSpeed::Edr,
-                64 => LinkSpeed::Hdr,
-                128 => LinkSpeed::Ndr,
-                256 => LinkSpeed::Xdr,
-                n => LinkSpeed::Other(n),
-            },
+            active_speed: LinkSpeed::from_code(arg.active_speed),
             capabilities: PortCaps::from_bits_retain(arg.port_cap_flags),
             bad_pkeys: arg.bad_pkey_cntr,
             qkey_violations: arg.qkey_viol_cntr,
@@ -233,18 +195,16 @@ impl PortInfo {
     }
 }
 
-/// The protocol of a GID on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GidType {
-    /// InfiniBand.
-    Ib,
-    /// RoCE v1: Ethernet, one broadcast domain.
-    RoceV1,
-    /// RoCE v2: UDP, can be routed.
-    RoceV2,
-    /// A number that this crate does not know.
-    Other(u32),
+numbered! {
+    /// The protocol of a GID on the wire.
+    pub enum GidType(pub(crate) u32) {
+        /// InfiniBand.
+        Ib = abi::GID_IB,
+        /// RoCE v1: Ethernet, one broadcast domain.
+        RoceV1 = abi::GID_ROCE_V1,
+        /// RoCE v2: UDP, can be routed.
+        RoceV2 = abi::GID_ROCE_V2,
+    }
 }
 
 impl fmt::Display for GidType {
@@ -352,12 +312,7 @@ pub(crate) fn gids(file: &File, port: u32) -> Result<Vec<GidEntry>> {
         .map(|entry| GidEntry {
             gid: Gid(entry.gid),
             index: entry.index,
-            gid_type: match entry.gid_type {
-                abi::GID_IB => GidType::Ib,
-                abi::GID_ROCE_V1 => GidType::RoceV1,
-                abi::GID_ROCE_V2 => GidType::RoceV2,
-                n => GidType::Other(n),
-            },
+            gid_type: GidType::from_code(entry.gid_type),
             interface: (entry.flags & abi::GID_LOCAL_NET != 0)
                 .then(|| (entry.ifindex, text(&entry.ifname))),
             is_ipv4: entry.flags & abi::GID_IPV4 != 0,

@@ -3,6 +3,7 @@
 //! Why a connection does not come about: what the peer says, or its connection manager.
 
 use crate::abi;
+use crate::numbered::numbered;
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -30,56 +31,31 @@ pub enum WireError {
     OutOfTurn,
 }
 
-/// Why a connection was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The program did not want it.
-    #[error("its program declined; its own output may say why")]
-    Declined,
-    /// The two ends have queue pairs of different types.
-    #[error("its queue pair is of another transport; make both of one type (Rc or Uc)")]
-    Transport,
-    /// The peer could not bring its queue pair up.
-    #[error(
-        "its queue pair could not be connected; see whether that host has a route to this end's GID, and what its \
-         program and its kernel's log say"
-    )]
-    Setup,
-    /// The peer has no room.
-    #[error("it has no room for more connections; try later")]
-    Busy,
-    /// The peer did not understand.
-    #[error("it did not understand what this side said: is it of the same version?")]
-    Protocol,
-    /// A number that this version does not know.
-    #[error(
-        "its reason has number {0}, unknown here; take the same version of this crate at both ends"
-    )]
-    Other(u16),
-}
-
-impl Refusal {
-    pub(crate) fn code(self) -> u16 {
-        match self {
-            Self::Declined => 1,
-            Self::Transport => 2,
-            Self::Setup => 3,
-            Self::Busy => 4,
-            Self::Protocol => 5,
-            Self::Other(code) => code,
-        }
-    }
-
-    pub(crate) fn from_code(code: u16) -> Self {
-        match code {
-            1 => Self::Declined,
-            2 => Self::Transport,
-            3 => Self::Setup,
-            4 => Self::Busy,
-            5 => Self::Protocol,
-            code => Self::Other(code),
-        }
+numbered! {
+    /// Why a connection was refused.
+    #[derive(thiserror::Error)]
+    pub enum Refusal(
+        pub(crate) u16,
+        #[error("its reason has number {0}, unknown here; take the same version of this crate at both ends")]
+    ) {
+        /// The program did not want it.
+        #[error("its program declined; its own output may say why")]
+        Declined = 1,
+        /// The two ends have queue pairs of different types.
+        #[error("its queue pair is of another transport; make both of one type (Rc or Uc)")]
+        Transport = 2,
+        /// The peer could not bring its queue pair up.
+        #[error(
+            "its queue pair could not be connected; see whether that host has a route to this end's GID, and what its \
+             program and its kernel's log say"
+        )]
+        Setup = 3,
+        /// The peer has no room.
+        #[error("it has no room for more connections; try later")]
+        Busy = 4,
+        /// The peer did not understand.
+        #[error("it did not understand what this side said: is it of the same version?")]
+        Protocol = 5,
     }
 }
 
@@ -106,34 +82,16 @@ impl Private {
 
 macro_rules! reasons {
     ($($(#[$meta:meta])* $variant:ident = $code:literal, $text:literal;)*) => {
-        /// Why a request was rejected.
-        ///
-        /// The reasons of the InfiniBand Architecture Specification, 12.6.7.2.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum RejectReason {
-            $($(#[$meta])* $variant,)*
-            /// A number that has no name here.
-            Other(u32),
+        numbered! {
+            /// Why a request was rejected.
+            ///
+            /// The reasons of the InfiniBand Architecture Specification, 12.6.7.2.
+            pub enum RejectReason(pub u32) {
+                $($(#[$meta])* $variant = $code,)*
+            }
         }
 
         impl RejectReason {
-            /// The reason with this number.
-            pub fn from_code(code: u32) -> Self {
-                match code {
-                    $($code => Self::$variant,)*
-                    code => Self::Other(code),
-                }
-            }
-
-            /// Returns its number.
-            pub fn code(self) -> u32 {
-                match self {
-                    $(Self::$variant => $code,)*
-                    Self::Other(code) => code,
-                }
-            }
-
             /// Returns what happened, and what to do.
             pub fn explanation(self) -> &'static str {
                 match self {
@@ -194,20 +152,5 @@ impl fmt::Display for Rejection {
             "{} rejected the connection (reason {reason}): {text}",
             self.peer
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn reasons_keep_their_numbers(code: u32) {
-            for code in [code, code % 40] {
-                prop_assert_eq!(RejectReason::from_code(code).code(), code);
-            }
-        }
     }
 }

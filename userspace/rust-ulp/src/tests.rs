@@ -29,6 +29,7 @@ use std::time::Duration;
 mod asynchronous;
 mod cancel;
 mod memory;
+mod numbers;
 mod uring;
 
 // Those of rust-ulp-extra, where its sources are: see build.rs.
