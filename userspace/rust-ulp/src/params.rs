@@ -58,7 +58,7 @@ pub(crate) fn bits_24(what: &'static str, value: u32) -> Result<u32> {
 ///
 /// Specification: Local ACK Timeout of the queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct AckTimeout(u8);
+pub struct AckTimeout(pub(crate) u8);
 
 impl AckTimeout {
     /// It never gives up: a peer that vanished is never noticed.
@@ -92,10 +92,6 @@ impl AckTimeout {
     pub fn code(self) -> u8 {
         self.0
     }
-
-    pub(crate) fn from_abi(n: u8) -> Self {
-        Self(n)
-    }
 }
 
 impl fmt::Display for AckTimeout {
@@ -120,7 +116,7 @@ impl fmt::Debug for AckTimeout {
 ///
 /// Specification: Retry Count of the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Retries(u8);
+pub struct Retries(pub(crate) u8);
 
 impl Retries {
     /// 6: what a connection gets unless said.
@@ -139,10 +135,6 @@ impl Retries {
     pub fn count(self) -> u8 {
         self.0
     }
-
-    pub(crate) fn from_abi(count: u8) -> Self {
-        Self(count)
-    }
 }
 
 /// How often a reliable queue pair repeats what found no receive at the peer: 0 to 6 times, or for
@@ -152,7 +144,7 @@ impl Retries {
 ///
 /// Specification: RNR Retry Count of the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RnrRetries(u8);
+pub struct RnrRetries(pub(crate) u8);
 
 impl RnrRetries {
     /// It never gives up: a peer that forgot to post is never noticed.
@@ -178,10 +170,6 @@ impl RnrRetries {
     pub fn code(self) -> u8 {
         self.0
     }
-
-    pub(crate) fn from_abi(count: u8) -> Self {
-        Self(count)
-    }
 }
 
 /// Units of 0.01 ms, by number.
@@ -206,7 +194,7 @@ const RNR_TIMES: [u32; 32] = [
 ///
 /// Specification: IBA table 45.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RnrTimer(u8);
+pub struct RnrTimer(pub(crate) u8);
 
 impl RnrTimer {
     /// 10.24 ms: what a connection gets unless said.
@@ -238,10 +226,6 @@ impl RnrTimer {
     /// Its number.
     pub fn code(self) -> u8 {
         self.0
-    }
-
-    pub(crate) fn from_abi(n: u8) -> Self {
-        Self(n)
     }
 }
 

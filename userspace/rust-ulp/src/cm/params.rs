@@ -44,9 +44,9 @@ impl Params {
         Self {
             responder: param.responder_resources,
             initiator: param.initiator_depth,
-            retry_cnt: Retries::from_abi(param.retry_cnt),
-            rnr_retry: RnrRetries::from_abi(param.rnr_retry),
-            timeout: (param.ack_timeout != 0).then_some(AckTimeout::from_abi(param.ack_timeout)),
+            retry_cnt: Retries(param.retry_cnt),
+            rnr_retry: RnrRetries(param.rnr_retry),
+            timeout: (param.ack_timeout != 0).then_some(AckTimeout(param.ack_timeout)),
             traffic_class: class.then_some(TrafficClass(param.traffic_class)),
             path_mtu: Mtu::from_code(param.path_mtu),
             access: Access::from_bits_truncate(param.access_flags),
