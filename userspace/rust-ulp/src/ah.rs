@@ -42,31 +42,27 @@ impl Pd {
     /// numbers that are too large, `EMFILE`; [`Error::Unsupported`](crate::Error::Unsupported) if
     /// the device has no datagrams, [`Error::DeviceGone`](crate::Error::DeviceGone).
     pub fn create_ah(&self, path: Path) -> Result<AddressHandle> {
-        AddressHandle::create(self, path)
-    }
-}
-
-impl AddressHandle {
-    pub(crate) fn create(pd: &Pd, path: Path) -> Result<Self> {
         let mut arg = abi::AhCreate {
-            pd: pd.handle(),
+            pd: self.handle(),
             attr: path.to_abi(),
             ..Command::new()
         };
-        let device = pd.device();
+        let device = self.device();
         device.call(&mut arg).map_err(|error| match error.errno() {
             Some(libc::EINVAL) => family_error(device.file(), &arg.attr).unwrap_or(error),
             _ => error,
         })?;
-        Ok(Self {
+        Ok(AddressHandle {
             inner: Arc::new(Inner {
                 object: Object::new(device, arg.handle),
-                pd: pd.clone(),
+                pd: self.clone(),
                 path: Path::from_abi(&arg.attr),
             }),
         })
     }
+}
 
+impl AddressHandle {
     /// The way, as the kernel resolved it.
     pub fn path(&self) -> &Path {
         &self.inner.path

@@ -354,13 +354,6 @@ pub struct QpBatch<'a, T: Transport> {
 }
 
 impl<'a, T: Transport> QpBatch<'a, T> {
-    pub(crate) fn new(qp: &'a Qp<T>) -> Self {
-        Self {
-            qp,
-            core: Core::new(qp.device_inner(), qp.storage()),
-        }
-    }
-
     /// Adds a request. They are posted in the order in which they were added.
     ///
     /// # Errors
@@ -436,13 +429,6 @@ pub struct DeviceBatch<'a> {
 }
 
 impl<'a> DeviceBatch<'a> {
-    pub(crate) fn new(device: &'a Device) -> Self {
-        let inner = device.inner();
-        let mut core = Core::new(inner, &inner.storage);
-        let borrowed = std::mem::take(&mut core.storage().borrowed);
-        Self { core, borrowed }
-    }
-
     /// Adds a request for a queue pair: `batch.push(&qp, Write::new(src, dst))`. Those for one
     /// queue pair are posted in the order in which they were added.
     ///
@@ -535,7 +521,9 @@ impl Device {
     /// Returns an empty batch of requests for any of this device's queue pairs, to be posted by one
     /// call.
     pub fn batch(&self) -> DeviceBatch<'_> {
-        DeviceBatch::new(self)
+        let mut core = Core::new(self.inner(), &self.inner().storage);
+        let borrowed = std::mem::take(&mut core.storage().borrowed);
+        DeviceBatch { core, borrowed }
     }
 
     /// Posts requests for any of this device's queue pairs, by one call. Returns how many there
@@ -561,7 +549,10 @@ impl Device {
 impl<T: Transport> Qp<T> {
     /// Returns an empty batch of requests, to be posted by one call.
     pub fn batch(&self) -> QpBatch<'_, T> {
-        QpBatch::new(self)
+        QpBatch {
+            qp: self,
+            core: Core::new(self.device_inner(), self.storage()),
+        }
     }
 }
 

@@ -41,7 +41,12 @@ impl Pd {
 
     /// Returns options for a buffer of `len` bytes: its page size and NUMA node.
     pub fn buffer_builder(&self, len: usize) -> BufferBuilder {
-        BufferBuilder::new(self.clone(), len)
+        BufferBuilder {
+            pd: self.clone(),
+            len,
+            pages: PageSize::Auto,
+            node: None,
+        }
     }
 }
 
@@ -57,15 +62,6 @@ pub struct BufferBuilder {
 }
 
 impl BufferBuilder {
-    pub(crate) fn new(pd: Pd, len: usize) -> Self {
-        Self {
-            pd,
-            len,
-            pages: PageSize::Auto,
-            node: None,
-        }
-    }
-
     /// Sets the size of its pages. The default is [`PageSize::Auto`].
     pub fn pages(mut self, pages: PageSize) -> Self {
         self.pages = pages;

@@ -79,7 +79,38 @@ impl CqBuilder {
     /// without `CAP_SYS_NICE`, unless the module's parameters allow them. Otherwise as
     /// [`Device::create_cq`].
     pub fn build(self) -> Result<Cq> {
-        Cq::create(&self)
+        let device = &self.device;
+        let busy_poll_us = u32::try_from(self.busy_poll.as_micros()).unwrap_or(u32::MAX);
+        let mut arg = abi::CqCreate {
+            entries: self.entries,
+            delivery: self.delivery as u32,
+            comp_vector: self.comp_vector,
+            busy_poll_us: at_most(
+                "the time of busy polling, in microseconds",
+                busy_poll_us,
+                MAX_BUSY_POLL_US,
+            )?,
+            ..Command::new()
+        };
+        device.call(&mut arg)?;
+        let object = Object::new(device, arg.handle);
+        let consumer = Consumer::new(arg.entries).ok_or(Error::CqCorrupt)?;
+        let ring = RingMap::new(device.file(), arg.mmap_offset, arg.mmap_size, arg.entries)
+            .map_err(|errno| Error::sys("mmap of a completion ring", errno))?;
+        Ok(Cq {
+            inner: Arc::new(Inner {
+                consumer: Mutex::new(consumer),
+                ring,
+                object,
+                device: device.clone(),
+                entries: arg.entries,
+                delivery: match arg.delivery {
+                    abi::DELIVER_WORKQUEUE => Delivery::Workqueue,
+                    abi::DELIVER_SOFTIRQ => Delivery::Softirq,
+                    _ => Delivery::Default,
+                },
+            }),
+        })
     }
 }
 
@@ -148,41 +179,6 @@ impl Device {
 }
 
 impl Cq {
-    fn create(options: &CqBuilder) -> Result<Self> {
-        let device = &options.device;
-        let busy_poll_us = u32::try_from(options.busy_poll.as_micros()).unwrap_or(u32::MAX);
-        let mut arg = abi::CqCreate {
-            entries: options.entries,
-            delivery: options.delivery as u32,
-            comp_vector: options.comp_vector,
-            busy_poll_us: at_most(
-                "the time of busy polling, in microseconds",
-                busy_poll_us,
-                MAX_BUSY_POLL_US,
-            )?,
-            ..Command::new()
-        };
-        device.call(&mut arg)?;
-        let object = Object::new(device, arg.handle);
-        let consumer = Consumer::new(arg.entries).ok_or(Error::CqCorrupt)?;
-        let ring = RingMap::new(device.file(), arg.mmap_offset, arg.mmap_size, arg.entries)
-            .map_err(|errno| Error::sys("mmap of a completion ring", errno))?;
-        Ok(Self {
-            inner: Arc::new(Inner {
-                consumer: Mutex::new(consumer),
-                ring,
-                object,
-                device: device.clone(),
-                entries: arg.entries,
-                delivery: match arg.delivery {
-                    abi::DELIVER_WORKQUEUE => Delivery::Workqueue,
-                    abi::DELIVER_SOFTIRQ => Delivery::Softirq,
-                    _ => Delivery::Default,
-                },
-            }),
-        })
-    }
-
     /// Returns the number of completions that it has room for: a power of two, at least what was
     /// asked for.
     pub fn entries(&self) -> u32 {

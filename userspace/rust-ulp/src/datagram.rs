@@ -127,7 +127,7 @@ impl Qp<Ud> {
     ///
     /// As [`Pd::create_ah`](crate::Pd::create_ah).
     pub fn address(&self, peer: &Endpoint) -> Result<AddressHandle> {
-        AddressHandle::create(self.pd(), self.path_to(peer.gid, peer.lid))
+        self.pd().create_ah(self.path_to(peer.gid, peer.lid))
     }
 
     /// What a completed receive got, which was posted with `into`, of this queue pair or of the
@@ -188,7 +188,7 @@ impl Qp<Ud> {
             Some(_) => {}
             None => path.is_global = false,
         }
-        let ah = AddressHandle::create(self.pd(), path)?;
+        let ah = self.pd().create_ah(path)?;
         Ok(ah.queue_pair(datagram.src_qp, self.qkey()))
     }
 }

@@ -259,17 +259,13 @@ pub struct Events {
 impl Device {
     /// Returns what happens on it: ports, queues, connections, its removal.
     pub fn events(&self) -> Events {
-        Events::new(self.inner())
+        Events {
+            device: self.inner().clone(),
+        }
     }
 }
 
 impl Events {
-    pub(crate) fn new(device: &Arc<DeviceInner>) -> Self {
-        Self {
-            device: device.clone(),
-        }
-    }
-
     /// Takes the oldest event, if there is one. Does not sleep.
     ///
     /// # Errors

@@ -17,7 +17,12 @@ pub use crate::buffer::{BufferBuilder, PageSize};
 impl Pd {
     /// Memory of `len` bytes that belongs to this process, registered where it is.
     pub fn user_memory_builder(&self, len: usize) -> UserMemoryBuilder {
-        UserMemoryBuilder::new(self.clone(), len)
+        UserMemoryBuilder {
+            pd: self.clone(),
+            len,
+            huge: false,
+            read_only: false,
+        }
     }
 
     /// Registers `len` bytes at `ptr`, memory of this process that the caller owns, as a buffer.
@@ -60,7 +65,14 @@ impl Pd {
     /// of the mapping promises, in its own `unsafe` block, that nobody writes there; no part of
     /// this process can keep that promise while a peer may write to the buffer.
     pub fn dmabuf_builder(&self, fd: OwnedFd) -> DmabufBuilder {
-        DmabufBuilder::new(self.clone(), fd)
+        DmabufBuilder {
+            pd: self.clone(),
+            fd,
+            offset: 0,
+            len: 0,
+            read_only: false,
+            map: false,
+        }
     }
 }
 
@@ -80,15 +92,6 @@ pub struct UserMemoryBuilder {
 }
 
 impl UserMemoryBuilder {
-    pub(crate) fn new(pd: Pd, len: usize) -> Self {
-        Self {
-            pd,
-            len,
-            huge: false,
-            read_only: false,
-        }
-    }
-
     /// Asks for pages of 2 MiB, of which many more go under one key. What came of it:
     /// [`Buffer::page_size`].
     pub fn huge_pages(mut self) -> Self {
@@ -167,17 +170,6 @@ pub struct DmabufBuilder {
 }
 
 impl DmabufBuilder {
-    pub(crate) fn new(pd: Pd, fd: OwnedFd) -> Self {
-        Self {
-            pd,
-            fd,
-            offset: 0,
-            len: 0,
-            read_only: false,
-            map: false,
-        }
-    }
-
     /// A part of it: from `offset`, a multiple of the page size, `len` bytes, or all with 0.
     pub fn part(mut self, offset: u64, len: u64) -> Self {
         self.offset = offset;
@@ -285,18 +277,12 @@ impl Buffer {
     ///
     /// [`Error::DeviceGone`].
     pub fn query(&self) -> Result<BufferInfo> {
-        BufferInfo::query(self)
-    }
-}
-
-impl BufferInfo {
-    pub(crate) fn query(buffer: &Buffer) -> Result<Self> {
         let mut arg = abi::BufferQuery {
-            buffer: buffer.handle(),
+            buffer: self.handle(),
             ..Command::new()
         };
-        buffer.device().call(&mut arg)?;
-        Ok(Self {
+        self.device().call(&mut arg)?;
+        Ok(BufferInfo {
             kind: BufferKind::from_code(arg.kind),
             len: arg.length,
             charged: arg.charged,

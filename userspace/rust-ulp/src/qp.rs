@@ -43,7 +43,42 @@ fn random_psn() -> Result<u32> {
 impl Pd {
     /// Returns options for a queue pair of type `T` in this domain, whose completions go to `cq`.
     pub fn qp_builder<T: Transport>(&self, cq: &Cq) -> QpBuilder<T> {
-        QpBuilder::new(self, cq)
+        let info = self.device().info();
+        let limits = self.device().limits();
+        let depth = 128.min(info.max_qp_wr).min(limits.max_queue_depth);
+        QpBuilder {
+            pd: self.clone(),
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            caps: QpCaps {
+                max_send_wr: depth,
+                max_recv_wr: depth,
+                max_send_sge: 4.min(info.max_send_sge).min(limits.max_sge),
+                max_recv_sge: 4.min(info.max_recv_sge).min(limits.max_sge),
+                max_inline: 64.min(limits.max_inline),
+            },
+            inline_said: false,
+            srq: None,
+            signal_all: false,
+            user_data: 0,
+            access: None,
+            gid: None,
+            params: Params {
+                pkey_index: 0,
+                mtu: None,
+                timeout: AckTimeout::DEFAULT,
+                retry_cnt: Retries::DEFAULT,
+                rnr_retry: RnrRetries::DEFAULT,
+                min_rnr_timer: RnrTimer::DEFAULT,
+                rd_atomic: 16,
+                hop_limit: 0,
+                traffic_class: None,
+                flow_label: 0,
+                sl: 0,
+                qkey: Ud::DEFAULT_QKEY,
+            },
+            transport: PhantomData,
+        }
     }
 }
 
@@ -85,45 +120,6 @@ pub(crate) struct Params {
 }
 
 impl<T: Transport> QpBuilder<T> {
-    pub(crate) fn new(pd: &Pd, cq: &Cq) -> Self {
-        let info = pd.device().info();
-        let limits = pd.device().limits();
-        let depth = 128.min(info.max_qp_wr).min(limits.max_queue_depth);
-        Self {
-            pd: pd.clone(),
-            send_cq: cq.clone(),
-            recv_cq: cq.clone(),
-            caps: QpCaps {
-                max_send_wr: depth,
-                max_recv_wr: depth,
-                max_send_sge: 4.min(info.max_send_sge).min(limits.max_sge),
-                max_recv_sge: 4.min(info.max_recv_sge).min(limits.max_sge),
-                max_inline: 64.min(limits.max_inline),
-            },
-            inline_said: false,
-            srq: None,
-            signal_all: false,
-            user_data: 0,
-            access: None,
-            gid: None,
-            params: Params {
-                pkey_index: 0,
-                mtu: None,
-                timeout: AckTimeout::DEFAULT,
-                retry_cnt: Retries::DEFAULT,
-                rnr_retry: RnrRetries::DEFAULT,
-                min_rnr_timer: RnrTimer::DEFAULT,
-                rd_atomic: 16,
-                hop_limit: 0,
-                traffic_class: None,
-                flow_label: 0,
-                sl: 0,
-                qkey: Ud::DEFAULT_QKEY,
-            },
-            transport: PhantomData,
-        }
-    }
-
     /// Sets a queue of its own for the completions of receives. It has no effect with
     /// [`Self::srq`].
     pub fn recv_cq(mut self, cq: &Cq) -> Self {

@@ -17,7 +17,14 @@ use std::sync::Arc;
 impl Pd {
     /// A shared receive queue of this domain, whose receives complete in `cq`.
     pub fn srq_builder(&self, cq: &Cq) -> SrqBuilder {
-        SrqBuilder::new(self, cq)
+        let (info, limits) = (self.device().info(), self.device().limits());
+        SrqBuilder {
+            pd: self.clone(),
+            cq: cq.clone(),
+            max_wr: 128.min(info.max_srq_wr).min(limits.max_queue_depth),
+            max_sge: 4.min(info.max_recv_sge).min(limits.max_sge),
+            limit: 0,
+        }
     }
 }
 
@@ -34,17 +41,6 @@ pub struct SrqBuilder {
 }
 
 impl SrqBuilder {
-    pub(crate) fn new(pd: &Pd, cq: &Cq) -> Self {
-        let (info, limits) = (pd.device().info(), pd.device().limits());
-        Self {
-            pd: pd.clone(),
-            cq: cq.clone(),
-            max_wr: 128.min(info.max_srq_wr).min(limits.max_queue_depth),
-            max_sge: 4.min(info.max_recv_sge).min(limits.max_sge),
-            limit: 0,
-        }
-    }
-
     /// Receives in flight; 128 unless said, as far as the device goes.
     pub fn max_wr(mut self, n: u32) -> Self {
         self.max_wr = n;
