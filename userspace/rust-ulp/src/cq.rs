@@ -102,7 +102,6 @@ impl CqBuilder {
                 consumer: Mutex::new(consumer),
                 ring,
                 object,
-                device: device.clone(),
                 entries: arg.entries,
                 delivery: match arg.delivery {
                     abi::DELIVER_WORKQUEUE => Delivery::Workqueue,
@@ -120,7 +119,6 @@ struct Inner {
     consumer: Mutex<Consumer>,
     ring: RingMap,
     object: Object,
-    device: Arc<DeviceInner>,
     entries: u32,
     delivery: Delivery,
 }
@@ -255,7 +253,7 @@ impl Cq {
                 let Some(cqe) = ring.entry(slot) else {
                     return Err(Error::CqCorrupt);
                 };
-                each(Completion::new(&cqe, &self.inner.device));
+                each(Completion::new(&cqe, &self.inner.object.device));
                 consumer.advance();
                 n += 1;
             }
@@ -355,7 +353,7 @@ impl Cq {
     /// descriptor; [`Error::DeviceGone`].
     #[doc(alias = "rust_ulp_cq_eventfd")]
     pub fn eventfd(&self) -> Result<CqEventFd> {
-        let device = &self.inner.device;
+        let device = &self.inner.object.device;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let fd = EventFd::from_value_and_flags(0, flags);
         let fd = fd.map_err(|errno| Error::sys("eventfd", errno))?;
@@ -385,7 +383,7 @@ impl Cq {
 
     /// Sleeps in the kernel. Returns the completions that were not taken, and why it ended.
     fn ask_for(&self, n: u32, deadline: &Deadline) -> Result<(u32, i32)> {
-        let device = &self.inner.device;
+        let device = &self.inner.object.device;
         let mut arg = abi::Submit {
             cq: self.handle(),
             min_complete: n,
@@ -403,7 +401,7 @@ impl Cq {
     }
 
     pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
-        &self.inner.device
+        &self.inner.object.device
     }
 }
 
@@ -502,7 +500,7 @@ impl AsFd for CqEventFd {
 
 impl Drop for CqEventFd {
     fn drop(&mut self) {
-        if self.cq.inner.device.file().is_inherited() {
+        if self.cq.inner.object.device.file().is_inherited() {
             return;
         }
         let mut arg = abi::CqEventfd {
@@ -511,6 +509,6 @@ impl Drop for CqEventFd {
             ..Command::new()
         };
         // An error leaves nothing to do: the device is gone.
-        let _ = self.cq.inner.device.call(&mut arg);
+        let _ = self.cq.inner.object.device.call(&mut arg);
     }
 }

@@ -271,7 +271,6 @@ impl<T: Transport> QpBuilder<T> {
                 max_recv_sge: arg.max_recv_sge,
                 max_inline: arg.max_inline,
             },
-            device: device.clone(),
             send_cq: self.send_cq.clone(),
             recv_cq: recv_cq.clone(),
             srq: self.srq.clone(),
@@ -416,7 +415,6 @@ struct Inner {
     object: Object,
     qp_num: u32,
     caps: QpCaps,
-    device: Arc<DeviceInner>,
     send_cq: Cq,
     recv_cq: Cq,
     srq: Option<Srq>,
@@ -432,10 +430,10 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if self.device.file().is_inherited() {
+        if self.object.device.file().is_inherited() {
             return;
         }
-        self.device.set_peer(self.object.handle(), None);
+        self.object.device.set_peer(self.object.handle(), None);
     }
 }
 
@@ -448,7 +446,7 @@ impl Inner {
             #[cfg(feature = "io-uring")]
             qp_num: self.qp_num,
             life: self.object.life(),
-            device: &self.device,
+            device: &self.object.device,
             mtu: mtu.map(Mtu::bytes),
             takes_receives: self.srq.is_none(),
             max_inline: self.caps.max_inline,
@@ -474,7 +472,7 @@ impl Inner {
             attr: attr.attr,
             ..Command::new()
         };
-        match self.device.file().call(&mut arg) {
+        match self.object.device.file().call(&mut arg) {
             Ok(()) => Ok(Path::from_abi(&arg.attr.ah)),
             Err(Errno::EPROTO) => {
                 let current = self.query()?.state;
@@ -491,7 +489,8 @@ impl Inner {
             }
             Err(errno) => {
                 let has_address = attr.mask & abi::QP_AV != 0 && errno == Errno::EINVAL;
-                let family = has_address.then(|| family_error(self.device.file(), &attr.attr.ah));
+                let family =
+                    has_address.then(|| family_error(self.object.device.file(), &attr.attr.ah));
                 let error = || Error::sys(abi::QpModify::NAME, errno);
                 Err(family.flatten().unwrap_or_else(error))
             }
@@ -503,7 +502,7 @@ impl Inner {
             qp: self.object.handle(),
             ..Command::new()
         };
-        self.device.call(&mut arg)?;
+        self.object.device.call(&mut arg)?;
         let attr = &arg.attr;
         Ok(QpInfo {
             qp_num: arg.qp_num,
@@ -588,7 +587,7 @@ impl<T: Transport, S: State> Qp<T, S> {
     /// [`Error::DeviceGone`].
     #[doc(alias = "rust_ulp_cancel")]
     pub fn cancel(&self, wr_id: u64) -> Result<u32> {
-        cancel(&self.inner.device, self.handle(), Some(wr_id))
+        cancel(&self.inner.object.device, self.handle(), Some(wr_id))
     }
 
     /// Cancels all requests in flight, as [`Self::cancel`].
@@ -597,7 +596,7 @@ impl<T: Transport, S: State> Qp<T, S> {
     ///
     /// As [`Self::cancel`].
     pub fn cancel_all(&self) -> Result<u32> {
-        cancel(&self.inner.device, self.handle(), None)
+        cancel(&self.inner.object.device, self.handle(), None)
     }
 
     /// Returns its number: 24 bits.
@@ -663,7 +662,7 @@ impl<T: Transport, S: State> Qp<T, S> {
     }
 
     pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
-        &self.inner.device
+        &self.inner.object.device
     }
 
     pub(crate) fn target(&self) -> Target<'_> {
@@ -757,7 +756,7 @@ impl<T: Transport> PreparedQp<T> {
         let (port, index) = (info.path.port, info.path.gid_index);
         let known = (port, index) == (self.inner.port, self.inner.gid_index);
         if T::QP_TYPE != abi::QPT_UD && !known && port != 0 {
-            let gids = Device::from_inner(&self.inner.device).gids(port)?;
+            let gids = Device::from_inner(&self.inner.object.device).gids(port)?;
             if let Some(entry) = gids.iter().find(|entry| entry.index == u32::from(index)) {
                 self.local.gid = entry.gid;
             }
@@ -769,7 +768,7 @@ impl<T: Transport> PreparedQp<T> {
     pub(crate) fn into_qp(self, peer: T::Peer) -> Qp<T> {
         let inner = &self.inner;
         let end = T::end(&peer).map(|end| (end.qp_num, end.gid));
-        inner.device.set_peer(inner.object.handle(), end);
+        inner.object.device.set_peer(inner.object.handle(), end);
         Qp {
             inner: self.inner,
             local: self.local,

@@ -85,7 +85,6 @@ impl SrqBuilder {
         Ok(Srq {
             inner: Arc::new(Inner {
                 object: Object::new(device, arg.handle),
-                device: device.clone(),
                 cq: self.cq,
                 pd: self.pd,
                 max_wr: arg.max_wr,
@@ -99,7 +98,6 @@ impl SrqBuilder {
 #[derive(Debug)]
 struct Inner {
     object: Object,
-    device: Arc<DeviceInner>,
     cq: Cq,
     pd: Pd,
     max_wr: u32,
@@ -158,7 +156,7 @@ impl Srq {
     /// [`Error::DeviceGone`].
     #[doc(alias = "rust_ulp_cancel")]
     pub fn cancel(&self, wr_id: u64) -> Result<u32> {
-        cancel(&self.inner.device, self.handle(), Some(wr_id))
+        cancel(&self.inner.object.device, self.handle(), Some(wr_id))
     }
 
     /// Cancels all requests in flight, as [`Self::cancel`].
@@ -167,7 +165,7 @@ impl Srq {
     ///
     /// As [`Self::cancel`].
     pub fn cancel_all(&self) -> Result<u32> {
-        cancel(&self.inner.device, self.handle(), None)
+        cancel(&self.inner.object.device, self.handle(), None)
     }
 
     /// Asks for one [`EventKind::SrqLimit`](crate::events::EventKind::SrqLimit) when fewer than `n`
@@ -184,7 +182,7 @@ impl Srq {
             limit: n,
             ..Command::new()
         };
-        self.inner.device.call(&mut arg)
+        self.inner.object.device.call(&mut arg)
     }
 
     /// Asks the kernel for its state.
@@ -197,7 +195,7 @@ impl Srq {
             srq: self.handle(),
             ..Command::new()
         };
-        self.inner.device.call(&mut arg)?;
+        self.inner.object.device.call(&mut arg)?;
         Ok(SrqInfo {
             max_wr: arg.max_wr,
             max_sge: arg.max_sge,
@@ -232,7 +230,7 @@ impl Srq {
     }
 
     pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
-        &self.inner.device
+        &self.inner.object.device
     }
 
     pub(crate) fn target(&self) -> Target<'_> {
@@ -241,7 +239,7 @@ impl Srq {
             #[cfg(feature = "io-uring")]
             qp_num: 0,
             life: self.inner.object.life(),
-            device: &self.inner.device,
+            device: &self.inner.object.device,
             mtu: None,
             takes_receives: true,
             max_inline: 0,

@@ -41,11 +41,9 @@ pub struct ListenerInfo {
     pub user_data: u64,
 }
 
-// Dropped in this order: the object with its device.
 #[derive(Debug)]
 struct ListenerInner {
     object: Object,
-    device: Arc<DeviceInner>,
     local: SocketAddr,
 }
 
@@ -140,7 +138,6 @@ impl Listener {
         Ok(Self {
             inner: Arc::new(ListenerInner {
                 object: Object::new(device, arg.handle),
-                device: device.clone(),
                 local: from_abi(&arg.addr),
             }),
         })
@@ -159,7 +156,7 @@ impl Listener {
     /// [`Error::Timeout`] if there is none within `timeout`; zero does not sleep.
     /// [`Error::DeviceGone`].
     pub fn next_request(&self, timeout: Duration) -> Result<Request> {
-        let device = &self.inner.device;
+        let device = &self.inner.object.device;
         let deadline = Deadline::after(timeout);
         let mut arg = abi::GetRequest {
             listener: self.handle(),
@@ -186,7 +183,7 @@ impl Listener {
     #[cfg(any(feature = "smol", feature = "tokio"))]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
     pub fn requests(&self) -> Result<Requests> {
-        let device = &self.inner.device;
+        let device = &self.inner.object.device;
         Ok(Requests {
             listener: self.clone(),
             watch: Watch::objects(device)?,
@@ -200,7 +197,7 @@ impl Listener {
     ///
     /// [`Error::DeviceGone`].
     pub fn query(&self) -> Result<ListenerInfo> {
-        let arg = query(&self.inner.device, self.handle())?;
+        let arg = query(&self.inner.object.device, self.handle())?;
         Ok(ListenerInfo {
             local: from_abi(&arg.local),
             waiting: arg.waiting,
@@ -215,7 +212,7 @@ impl Listener {
     }
 
     pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
-        &self.inner.device
+        &self.inner.object.device
     }
 }
 

@@ -26,7 +26,6 @@ use std::sync::Arc;
 #[must_use = "the peer waits: accept or reject"]
 pub struct Request {
     object: Object,
-    device: Arc<DeviceInner>,
     peer: SocketAddr,
     local: SocketAddr,
     param: abi::ConnParam,
@@ -38,7 +37,6 @@ impl Request {
     pub(super) fn new(device: &Arc<DeviceInner>, arg: &abi::GetRequest) -> Self {
         Self {
             object: Object::new(device, arg.handle),
-            device: device.clone(),
             peer: from_abi(&arg.peer),
             local: from_abi(&arg.local),
             param: arg.param,
@@ -133,7 +131,7 @@ impl Request {
         qp: PreparedQp<Rc>,
         options: &AcceptOptions,
     ) -> Result<Connection, ConnectError> {
-        let wait = match TaskWait::new(&self.device) {
+        let wait = match TaskWait::new(&self.object.device) {
             Ok(wait) => wait,
             Err(error) => return Err(ConnectError::new(error, qp)),
         };
@@ -144,7 +142,7 @@ impl Request {
     fn begin(&self, qp: &PreparedQp<Rc>, options: &AcceptOptions) -> Result<()> {
         let (private_data, private_len) = options.saying.encode(abi::CM_REP_PRIVATE_MAX)?;
         // Handles of another file name other things there.
-        if !Arc::ptr_eq(&self.device, qp.device_inner()) {
+        if !Arc::ptr_eq(&self.object.device, qp.device_inner()) {
             return Err(Error::sys(abi::Accept::NAME, Errno::EXDEV));
         }
         let mut param = param(qp, options.flow_control);
@@ -160,7 +158,7 @@ impl Request {
             user_data: options.user_data,
             ..Command::new()
         };
-        self.device.call(&mut arg)
+        self.object.device.call(&mut arg)
     }
 
     /// Rejects the request, with at most 148 bytes of private data.
@@ -179,7 +177,7 @@ impl Request {
             private_data,
             ..Command::new()
         };
-        self.device.call(&mut arg)?;
+        self.object.device.call(&mut arg)?;
         self.object.set_gone();
         Ok(())
     }
