@@ -11,11 +11,10 @@ use crate::device::{Device, DeviceInner};
 use crate::error::{Error, Result};
 use crate::post::submit_error;
 use crate::qp::Qp;
-use crate::srq::Srq;
 use crate::sync::Cache;
 use crate::sys::{self, Command};
 use crate::transport::Transport;
-use crate::wr::{elsewhere, Data, Local, Post, Recv, Request, RequestFor, Target};
+use crate::wr::{elsewhere, Data, Local, Post, Request, RequestFor, Target};
 use nix::errno::Errno;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -518,31 +517,12 @@ impl Drop for DeviceBatch<'_> {
 }
 
 impl Device {
-    /// Returns an empty batch of requests for any of this device's queue pairs, to be posted by one
-    /// call.
+    /// Returns an empty batch of requests for any of this device's queue pairs and shared receive
+    /// queues, to be posted by one call.
     pub fn batch(&self) -> DeviceBatch<'_> {
         let mut core = Core::new(self.inner(), &self.inner().storage);
         let borrowed = std::mem::take(&mut core.storage().borrowed);
         DeviceBatch { core, borrowed }
-    }
-
-    /// Posts requests for any of this device's queue pairs, by one call. Returns how many there
-    /// were.
-    ///
-    /// [`Self::batch`] does the same for requests of different types or known one by one.
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceBatch::submit`]; the requests that were not posted are lost.
-    pub fn submit<'a, Q, R>(&'a self, requests: impl IntoIterator<Item = (Q, R)>) -> Result<usize>
-    where
-        R: RequestFor<'a, Q>,
-    {
-        let mut batch = self.batch();
-        for (qp, request) in requests {
-            batch.push(qp, request)?;
-        }
-        batch.submit()
     }
 }
 
@@ -553,24 +533,5 @@ impl<T: Transport> Qp<T> {
             qp: self,
             core: Core::new(self.device_inner(), self.storage()),
         }
-    }
-}
-
-impl Srq {
-    /// Posts receives by one call, in this order. Returns how many there were.
-    ///
-    /// [`Device::batch`] takes them together with requests of queue pairs.
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceBatch::submit`](crate::DeviceBatch::submit); the receives that were not posted are
-    /// lost.
-    pub fn post_recvs<'a>(&'a self, recvs: impl IntoIterator<Item = Recv<'a>>) -> Result<usize> {
-        let device = Device::from_inner(self.device_inner());
-        let mut batch = device.batch();
-        for recv in recvs {
-            batch.push(self, recv)?;
-        }
-        batch.submit()
     }
 }

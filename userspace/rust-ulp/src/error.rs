@@ -399,7 +399,7 @@ impl Error {
     ///
     /// The first requests of a batch may be posted: [`Self::Batch`] says how many. The batch keeps
     /// the others, and [`QpBatch::submit`](crate::QpBatch::submit) posts them when it is called
-    /// again. Requests that were passed by value continue with number `posted`.
+    /// again.
     pub fn is_backpressure(&self) -> bool {
         match self {
             Self::QueueFull => true,

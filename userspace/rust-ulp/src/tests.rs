@@ -477,8 +477,9 @@ fn a_batch_over_queue_pairs() {
     batch.push(&p.a, Send::empty().wr_id(2)).unwrap();
     assert_eq!(batch.submit_and_wait(&p.cq, 2, SOON).unwrap(), 2);
     assert_eq!(drain(&p.cq).len(), 2);
-    let recvs = [(&p.a, Recv::empty()), (&p.b, Recv::empty())];
-    assert_eq!(p.device.submit(recvs).unwrap(), 2);
+    batch.push(&p.a, Recv::empty()).unwrap();
+    batch.push(&p.b, Recv::empty()).unwrap();
+    assert_eq!(batch.submit().unwrap(), 2);
 
     let other = p.kernel.device();
     let mut batch = other.batch();
@@ -2820,8 +2821,12 @@ fn queue_pairs_share_receives() {
 
     let room = |i: usize| mem.slice(i * 16..i * 16 + 16).unwrap();
     kernel.log();
-    let recvs = (0..3).map(|i| Recv::new(room(i)).wr_id(i as u64));
-    assert_eq!(srq.post_recvs(recvs).unwrap(), 3);
+    let mut batch = device.batch();
+    for i in 0..3 {
+        let recv = Recv::new(room(i)).wr_id(i as u64);
+        batch.push(&srq, recv).unwrap();
+    }
+    assert_eq!(batch.submit().unwrap(), 3);
     assert_eq!(kernel.log(), ["SUBMIT"]);
     srq.post_recv(Recv::new(room(3)).wr_id(3)).unwrap();
     srq.arm_limit(3).unwrap();
@@ -2858,7 +2863,7 @@ fn queue_pairs_share_receives() {
     assert_eq!(error.errno(), Some(libc::ERANGE));
 
     // A full one is full.
-    assert_eq!(srq.post_recvs((0..6).map(|_| Recv::empty())).unwrap(), 6);
+    (0..6).for_each(|_| srq.post_recv(Recv::empty()).unwrap());
     let error = srq.post_recv(Recv::empty()).unwrap_err();
     assert!(error.is_backpressure(), "{error}");
     // It lives as long as those that use it.

@@ -308,11 +308,11 @@ fn shared(r: &mut Report, a: &Host, b: &Host) {
         let ((a1, b1), (a2, b2)) = (pair()?, pair()?);
         let rooms = (0..8).map(|i| mem.slice(i * 64..i * 64 + 64));
         let rooms = rooms.collect::<R<Vec<_>>>()?;
-        let recvs = rooms
-            .iter()
-            .zip(0..)
-            .map(|(room, i)| Recv::new(*room).wr_id(i));
-        srq.post_recvs(recvs)?;
+        let mut batch = b.dev.batch();
+        for (room, i) in rooms.iter().zip(0..) {
+            batch.push(&srq, Recv::new(*room).wr_id(i))?;
+        }
+        batch.submit()?;
         let before = srq.query()?;
         let mut seen = Vec::new();
         for i in 0..8u8 {
@@ -356,7 +356,7 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
             let second = b.qp().srq(&srq).build()?;
             let (to, from) = (second.endpoint(), first.endpoint());
             let (_second, first) = (second.connect(from)?, first.connect(to)?);
-            srq.post_recvs((0..4).map(|i| Recv::empty().wr_id(i)))?;
+            (0..4).try_for_each(|i| srq.post_recv(Recv::empty().wr_id(i)))?;
             for _ in 0..2 {
                 first.post(Send::empty())?;
                 pass(&b.cq, Opcode::Recv)?;
@@ -403,7 +403,7 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
             let second = b.qp().srq(&srq).build()?;
             let (to, from) = (second.endpoint(), first.endpoint());
             let (_second, first) = (second.connect(from)?, first.connect(to)?);
-            srq.post_recvs((0..2).map(|i| Recv::empty().wr_id(i)))?;
+            (0..2).try_for_each(|i| srq.post_recv(Recv::empty().wr_id(i)))?;
             srq.arm_limit(2)?;
             first.post(Send::empty())?;
             pass(&b.cq, Opcode::Recv)?;
@@ -1039,7 +1039,7 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
             }
             let counts = [second.cancel(5)?, second.cancel(5)?, second.cancel_all()?];
             let srq = b.pd.srq_builder(&b.cq).max_wr(8).build()?;
-            srq.post_recvs((0..3).map(|i| Recv::empty().wr_id(i)))?;
+            (0..3).try_for_each(|i| srq.post_recv(Recv::empty().wr_id(i)))?;
             let shared = [srq.cancel(1)?, srq.cancel_all()?];
             let mut told = Vec::new();
             for _ in 0..7 {
