@@ -316,21 +316,11 @@ impl<'b> Chunk<'b> {
     /// The errors of `request` and of [`Qp::post`](rust_ulp::Qp::post). The error returns the chunk,
     /// since nothing was posted.
     pub fn post<'a, Q, R: RequestFor<'a, Q>>(
-        mut self,
+        self,
         queue: Q,
         request: impl FnOnce(LocalSlice<'b>) -> Result<R>,
     ) -> Result<(), ChunkError<'b>> {
-        let posted = self.local().and_then(request).and_then(|request| {
-            let wr_id = self.fly(R::life_of(&queue));
-            request.tracked(wr_id).post_to(queue)
-        });
-        match posted {
-            Ok(()) => {
-                self.gone();
-                Ok(())
-            }
-            Err(error) => Err(self.refused(error)),
-        }
+        self.post_by(queue, request, |queue, request| request.post_to(queue))
     }
 
     /// Adds the request that `request` makes of this chunk's memory to a ring, as [`Self::post`]
@@ -342,16 +332,26 @@ impl<'b> Chunk<'b> {
     /// The errors of `request` and of [`Ring::push`], with the chunk.
     #[cfg(feature = "io-uring")]
     pub fn push_to<'a, Q, R: RequestFor<'a, Q>>(
-        mut self,
+        self,
         ring: &mut Ring,
         queue: Q,
         request: impl FnOnce(LocalSlice<'b>) -> Result<R>,
     ) -> Result<(), ChunkError<'b>> {
-        let pushed = self.local().and_then(request).and_then(|request| {
+        self.post_by(queue, request, |queue, request| ring.push(queue, request))
+    }
+
+    /// Has `post` post the request.
+    fn post_by<'a, Q, R: RequestFor<'a, Q>>(
+        mut self,
+        queue: Q,
+        request: impl FnOnce(LocalSlice<'b>) -> Result<R>,
+        post: impl FnOnce(Q, R) -> Result<()>,
+    ) -> Result<(), ChunkError<'b>> {
+        let posted = self.local().and_then(request).and_then(|request| {
             let wr_id = self.fly(R::life_of(&queue));
-            ring.push(queue, request.tracked(wr_id))
+            post(queue, request.tracked(wr_id))
         });
-        match pushed {
+        match posted {
             Ok(()) => {
                 self.gone();
                 Ok(())
