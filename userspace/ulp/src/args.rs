@@ -5,6 +5,7 @@
 use clap::Args;
 use rust_ulp::Device;
 use std::net::Ipv6Addr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The longest duration that an option takes: one day.
@@ -32,7 +33,7 @@ impl DeviceArg {
 ///
 /// All units are powers of two, as in the other RDMA tools. The crate `bytesize` reads 64K as
 /// 64000.
-pub fn size(text: &str) -> Result<u64, String> {
+fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match &text[digits.len()..] {
         "" | "B" => 0,
@@ -49,6 +50,17 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// Parses a number of bytes of at most 4 GiB, as [`size`] does.
 pub fn size_u32(text: &str) -> Result<u32, String> {
     u32::try_from(size(text)?).map_err(|_| "the number is too large".to_owned())
+}
+
+/// Returns a parser of numbers of bytes in `range`, which `words` tells in an error message.
+pub fn size_in(
+    range: RangeInclusive<u32>,
+    words: &'static str,
+) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text: &str| match size_u32(text)? {
+        size if range.contains(&size) => Ok(size),
+        _ => Err(format!("the size must be between {words}")),
+    }
 }
 
 /// Parses a duration: a number of seconds such as 0.5, or with units, such as 500ms or 1min 30s.

@@ -14,7 +14,7 @@
 
 mod cm;
 
-use crate::args::{address, size_u32, DeviceArg};
+use crate::args::{address, size_in, size_u32, DeviceArg};
 use crate::listen::Listener;
 use crate::output::{interrupts, FormatArgs, Usage};
 use crate::wire;
@@ -73,7 +73,7 @@ pub struct Pingpong {
     #[arg(short = 'g', long, value_name = "N")]
     gid_index: Option<u8>,
     /// Bytes per message, at most 1MiB; for ud at most the MTU [default: 4096; for ud 1024]
-    #[arg(short, long, value_name = "SIZE", value_parser = message_size)]
+    #[arg(short, long, value_name = "SIZE", value_parser = size_in(1..=1 << 20, "1 byte and 1MiB"))]
     size: Option<u32>,
     /// Path MTU in bytes
     #[arg(short, long, value_name = "SIZE", default_value = "1024", value_parser = path_mtu)]
@@ -122,14 +122,6 @@ impl Summary {
             "{bytes} bytes in {seconds:.2} seconds = {rate:.2} Mbit/sec\n\
              {messages} iters in {seconds:.2} seconds = {each:.2} usec/iter"
         )
-    }
-}
-
-/// Parses the size of a message.
-fn message_size(text: &str) -> std::result::Result<u32, String> {
-    match size_u32(text)? {
-        size @ 1..=0x10_0000 => Ok(size),
-        _ => Err("the size must be between 1 byte and 1MiB".to_owned()),
     }
 }
 

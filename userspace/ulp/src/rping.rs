@@ -7,7 +7,7 @@
 //! the address of its source. The server reads the source and sends a message. The client sends the
 //! address of its sink. The server writes the data there and sends a message.
 
-use crate::args::{address, size_u32, DeviceArg};
+use crate::args::{address, size_in, DeviceArg};
 use crate::output::{interrupts, FormatArgs};
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
@@ -52,7 +52,7 @@ pub struct Rping {
     #[arg(short = 'C', long, default_value_t = 10)]
     count: u64,
     /// Bytes per ping of the client, 17 to 65535
-    #[arg(short = 'S', long, value_name = "SIZE", default_value = "100", value_parser = ping_size)]
+    #[arg(short = 'S', long, value_name = "SIZE", default_value = "100", value_parser = size_in(17..=65_535, "17 and 65535 bytes"))]
     size: u32,
     #[command(flatten)]
     format: FormatArgs,
@@ -71,14 +71,6 @@ pub struct Summary {
     role: Role,
     pings: u64,
     seconds: f64,
-}
-
-/// Parses the size of a ping.
-fn ping_size(text: &str) -> std::result::Result<u32, String> {
-    match size_u32(text)? {
-        size @ 17..=0xffff => Ok(size),
-        _ => Err("the size must be between 17 and 65535 bytes".to_owned()),
-    }
 }
 
 /// One end. Its memory has the messages at the start, and the data behind them.

@@ -3,7 +3,7 @@
 //! `ulp steps`: a connection step by step, with the meaning of each parameter, and the classic
 //! mistakes. `steps/en.txt` and `steps/zh.txt` have the texts.
 
-use crate::args::{address, size_u32, DeviceArg};
+use crate::args::{address, size_in, DeviceArg};
 use crate::lang::{Lang, LangArg, Texts};
 use crate::listen::Listener;
 use crate::output::{print, printable};
@@ -76,14 +76,6 @@ enum Role {
     },
 }
 
-/// Parses the size of a message.
-fn message_size(text: &str) -> std::result::Result<u32, String> {
-    match size_u32(text)? {
-        size @ 1..=8192 => Ok(size),
-        _ => Err("the size must be between 1 byte and 8KiB".to_owned()),
-    }
-}
-
 /// What the client moves.
 #[derive(Debug, Args)]
 struct Data {
@@ -91,7 +83,7 @@ struct Data {
     #[arg(short, long, default_value = "hello, step by step")]
     message: String,
     /// Bytes of a message: the text, cut or repeated [default: the length of the text].
-    #[arg(short, long, value_name = "SIZE", value_parser = message_size)]
+    #[arg(short, long, value_name = "SIZE", value_parser = size_in(1..=8192, "1 byte and 8KiB"))]
     size: Option<u32>,
     /// Writes, sends and reads.
     #[arg(short = 'n', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]

@@ -409,10 +409,8 @@ fn gid(
 
 /// Checks that as much memory as the arguments say can be registered.
 fn memory(args: &Diagnose, device: &Device, found: &mut Findings) -> Result<bool> {
-    let (bytes, size) = (
-        args.memory,
-        format!("{} KiB", args.memory.div_ceil(1 << 10)),
-    );
+    let bytes = u64::from(args.memory);
+    let size = format!("{} KiB", bytes.div_ceil(1 << 10));
     let (soft, hard) = getrlimit(Resource::RLIMIT_MEMLOCK)?;
     let limit = match soft {
         RLIM_INFINITY => say!(found, "no limit"),

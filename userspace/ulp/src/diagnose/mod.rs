@@ -22,7 +22,7 @@ mod peer;
 #[cfg(test)]
 mod tests;
 
-use crate::args::{size, DeviceArg};
+use crate::args::{size_in, DeviceArg};
 use crate::lang::{fill, Lang, LangArg};
 use crate::output::{self, answer, interrupts, FormatArgs};
 use anstyle::{AnsiColor, Style};
@@ -56,20 +56,12 @@ pub struct Diagnose {
     #[arg(short = 'x', long, value_name = "N")]
     gid_index: Option<u8>,
     /// Size of the memory to register, at most 1GiB
-    #[arg(short, long, value_name = "SIZE", default_value = "1MiB", value_parser = memory)]
-    memory: u64,
+    #[arg(short, long, value_name = "SIZE", default_value = "1MiB", value_parser = size_in(1..=1 << 30, "1 byte and 1GiB"))]
+    memory: u32,
     #[command(flatten)]
     lang: LangArg,
     #[command(flatten)]
     format: FormatArgs,
-}
-
-/// Parses the size of the memory to register.
-fn memory(text: &str) -> Result<u64, String> {
-    match size(text)? {
-        size @ 1..=0x4000_0000 => Ok(size),
-        _ => Err("the size must be between 1 byte and 1GiB".to_owned()),
-    }
 }
 
 /// The verdict of a check.
