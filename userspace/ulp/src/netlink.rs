@@ -331,10 +331,14 @@ pub fn resources(device: u32, kind: &ResourceKind) -> Result<Vec<Resource>> {
     Ok(found)
 }
 
-/// Returns the hardware counters of a port, with the driver's names.
-pub fn counters(device: u32, port: u32) -> Result<Vec<(String, u64)>> {
+/// Returns the hardware counters of a port, with the driver's names, or [`None`] if the driver has
+/// none.
+pub fn counters(device: u32, port: u32) -> Result<Option<Vec<(String, u64)>>> {
     let numbers = [(NLDEV_DEV_INDEX, device), (NLDEV_PORT_INDEX, port)];
-    let answers = rdma(NLDEV_CMD_STAT_GET, 0, &numbers)?;
+    let answers = match rdma(NLDEV_CMD_STAT_GET, 0, &numbers) {
+        Err(Errno::EOPNOTSUPP | Errno::EINVAL) => return Ok(None),
+        answers => answers?,
+    };
     let mut counters = Vec::new();
     for answer in &answers {
         let table = attribute(answer, NLDEV_STAT_HWCOUNTERS).unwrap_or_default();
@@ -344,7 +348,7 @@ pub fn counters(device: u32, port: u32) -> Result<Vec<(String, u64)>> {
             counters.extend(name.zip(value));
         }
     }
-    Ok(counters)
+    Ok(Some(counters))
 }
 
 // --- network interfaces -----------------------------------------------------------

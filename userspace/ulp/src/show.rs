@@ -11,7 +11,6 @@ use crate::rdma::{self, GidEntry, RdmaDevice};
 use crate::{netlink, system};
 use anyhow::{Context, Result};
 use clap::Args;
-use nix::errno::Errno;
 use rust_ulp::device::DeviceEntry;
 use rust_ulp::events::EventKind;
 use rust_ulp::{Device, Error};
@@ -611,16 +610,12 @@ fn counters(devices: &[RdmaDevice]) -> Result<CounterList> {
     let (sysfs, mut list) = (rdma::Sysfs::default(), Vec::new());
     for device in devices {
         for port in &device.ports {
-            let hardware = match netlink::counters(device.index, port.port) {
-                // The driver has none.
-                Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Vec::new(),
-                read => read.with_context(|| {
-                    format!("{}, port {}: the driver's counters", device.name, port.port)
-                })?,
-            };
+            let hardware = netlink::counters(device.index, port.port).with_context(|| {
+                format!("{}, port {}: the driver's counters", device.name, port.port)
+            })?;
             let netdev = port.netdev.as_deref();
             for (source, counters) in [
-                (Source::Hw, hardware),
+                (Source::Hw, hardware.unwrap_or_default()),
                 (Source::Port, sysfs.port_counters(&device.name, port.port)),
                 (
                     Source::Netdev,

@@ -10,7 +10,6 @@ use crate::output::{print, printable};
 use crate::{netlink, wire};
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
-use nix::errno::Errno;
 use rust_ulp::device::GidType;
 use rust_ulp::qp::{AckTimeout, Path, QpAttr, QpState, Rc, Retries, RnrRetries, RnrTimer};
 use rust_ulp::wr::{Read, Recv, Send, Write};
@@ -232,11 +231,9 @@ fn counters(device: &str) -> Result<Vec<(String, u64)>> {
     let devices = netlink::devices().context("listing the RDMA devices by netlink")?;
     let device = devices.iter().find(|it| it.name == device);
     let device = device.context("the RDMA device is gone")?;
-    match netlink::counters(device.index, 1) {
-        // The driver has none.
-        Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(Vec::new()),
-        read => read.context("reading the hardware counters by netlink"),
-    }
+    let read = netlink::counters(device.index, 1);
+    let read = read.context("reading the hardware counters by netlink")?;
+    Ok(read.unwrap_or_default())
 }
 
 /// Prints the steps.

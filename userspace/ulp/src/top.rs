@@ -18,7 +18,6 @@ use crate::system::{self, FileQp, QueueCounters, UlpFile};
 use crate::{netlink, output::Usage};
 use anyhow::{bail, Context, Result};
 use clap::{Args, ValueEnum};
-use nix::errno::Errno;
 use rust_ulp::Status;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -187,13 +186,10 @@ impl DeviceReading {
             .with_context(|| format!("listing the queue pairs of {}", device.name))?;
         let mut counters = BTreeMap::new();
         for port in &device.ports {
-            let hardware = match netlink::counters(device.index, port.port) {
-                // The driver has none.
-                Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Vec::new(),
-                read => read.with_context(|| format!("{}: the driver's counters", device.name))?,
-            };
+            let hardware = netlink::counters(device.index, port.port)
+                .with_context(|| format!("{}: the driver's counters", device.name))?;
             let ports = rdma::Sysfs::default().port_counters(&device.name, port.port);
-            for (name, value) in hardware.into_iter().chain(ports) {
+            for (name, value) in hardware.into_iter().flatten().chain(ports) {
                 *counters.entry(name).or_default() += value;
             }
         }

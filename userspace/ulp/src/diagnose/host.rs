@@ -515,8 +515,8 @@ fn counters(device: &RdmaDevice, found: &mut Findings) -> Result<()> {
     let mut all = Vec::new();
     for port in &device.ports {
         match netlink::counters(device.index, port.port) {
-            Ok(counters) => all.extend(counters),
-            Err(_) => return found.note("counters", say!(found, "not offered by this device")),
+            Ok(Some(counters)) => all.extend(counters),
+            _ => return found.note("counters", say!(found, "not offered by this device")),
         }
         all.extend(rdma::Sysfs::default().port_counters(&device.name, port.port));
     }

@@ -217,7 +217,7 @@ impl Counted {
         for port in &device.ports {
             let hardware = netlink::counters(device.index, port.port).unwrap_or_default();
             let netdev = port.netdev.as_deref().map(rdma::ethtool_counters);
-            for (name, value) in hardware.into_iter().chain(netdev.unwrap_or_default()) {
+            for (name, value) in hardware.into_iter().chain(netdev).flatten() {
                 if show::RETRIES.contains(&name.as_str()) {
                     counted.repeats = counted.repeats.wrapping_add(value);
                 }
