@@ -1,16 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The TCP listeners of the commands, which end when their device is removed.
+//! Waits for a peer that Ctrl-C ends: for one that connects, and for a completion.
+//!
+//! The TCP listeners of the commands end when their device is removed.
 
-use anyhow::{Context, Result};
-use rust_ulp::{Device, Error};
+use anyhow::{ensure, Context, Result};
+use rust_ulp::{cm, Completion, Cq, Device, Error};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The interval at which a listener looks whether Ctrl-C was pressed.
+/// The interval at which a wait looks whether Ctrl-C was pressed.
 const SLICE: Duration = Duration::from_millis(100);
+/// How long a peer of another program may be silent.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for a peer that connects by the connection manager. Fails once `stop` is set.
+pub fn request(listener: &cm::Listener, stop: &AtomicBool) -> Result<cm::Request> {
+    loop {
+        match listener.next_request(SLICE) {
+            Err(Error::Timeout { .. }) => ensure!(!stop.load(Ordering::Relaxed), "interrupted"),
+            request => return Ok(request?),
+        }
+    }
+}
+
+/// Waits for a completion. Fails once `stop` is set, and after [`PATIENCE`].
+pub fn completion(cq: &Cq, stop: &AtomicBool) -> Result<Completion> {
+    let begin = Instant::now();
+    loop {
+        match cq.wait(SLICE) {
+            Err(Error::Timeout { .. }) => {
+                ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+                ensure!(begin.elapsed() < PATIENCE, "the peer does not answer");
+            }
+            done => return Ok(done?),
+        }
+    }
+}
 
 /// A listener.
 pub enum Listener {

@@ -15,7 +15,7 @@
 mod cm;
 
 use crate::args::{address, size_in, size_u32, DeviceArg};
-use crate::listen::Listener;
+use crate::listen::{Listener, PATIENCE};
 use crate::output::{interrupts, FormatArgs, Usage};
 use crate::wire;
 use anyhow::{bail, ensure, Context, Result};
@@ -41,7 +41,6 @@ const MAX_QPS: usize = 256;
 /// The smallest page of a kernel. With -c, the stock programs set and verify the first byte of each
 /// page.
 const PAGE: usize = 4096;
-const PATIENCE: Duration = Duration::from_secs(60);
 /// How long queue pairs stay that have receives left, for the last acknowledgment to go out.
 const LAST_ACK: Duration = Duration::from_millis(100);
 

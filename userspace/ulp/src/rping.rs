@@ -8,26 +8,24 @@
 //! address of its sink. The server writes the data there and sends a message.
 
 use crate::args::{address, size_in, DeviceArg};
+use crate::listen;
 use crate::output::{interrupts, FormatArgs};
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use rust_ulp::grant::GrantOptions;
 use rust_ulp::qp::Rc;
 use rust_ulp::wr::{Read, Recv, Send, Write};
-use rust_ulp::{
-    cm, Access, Buffer, Completion, Cq, Device, Error, Opcode, Qp, RemoteSlice, Status,
-};
+use rust_ulp::{cm, Access, Buffer, Cq, Device, Error, Opcode, Qp, RemoteSlice, Status};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::net::ToSocketAddrs;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 const INFO: usize = 16;
 /// The largest size that rping takes.
 const MAX: usize = 64 * 1024;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Arguments of `ulp rping`: those of `rping`.
 #[derive(Debug, Args)]
@@ -84,23 +82,10 @@ struct End<'a> {
 const DATA: usize = 64;
 
 impl End<'_> {
-    fn wait(&self) -> Result<Completion> {
-        let begin = Instant::now();
-        loop {
-            match self.cq.wait(Duration::from_millis(200)) {
-                Err(Error::Timeout { .. }) => {
-                    ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
-                    ensure!(begin.elapsed() < PATIENCE, "the peer does not answer");
-                }
-                done => return Ok(done?),
-            }
-        }
-    }
-
     /// Waits for a request of this end, and records whether a message arrived meanwhile.
     fn finish(&self, what: Opcode, arrived: &mut bool) -> Result<()> {
         loop {
-            let done = self.wait()?.ok()?;
+            let done = listen::completion(&self.cq, self.stop)?.ok()?;
             if done.opcode == Opcode::Recv {
                 ensure!(
                     done.byte_len as usize == INFO,
@@ -122,7 +107,7 @@ impl End<'_> {
     /// Waits for a message of the peer; returns [`None`] if the peer disconnected.
     fn message(&self, arrived: &mut bool) -> Result<Option<RemoteSlice>> {
         if !*arrived {
-            let done = self.wait()?;
+            let done = listen::completion(&self.cq, self.stop)?;
             if done.status == Status::Flushed {
                 return Ok(None);
             }
@@ -173,12 +158,7 @@ impl Rping {
             .context("the address to listen at")?;
         let listener = cm::Listener::bind(device, addr, 1)?;
         message!("listening at {}", listener.local_addr());
-        let request = loop {
-            match listener.next_request(Duration::from_millis(200)) {
-                Err(Error::Timeout { .. }) => ensure!(!stop.load(Ordering::Relaxed), "interrupted"),
-                request => break request?,
-            }
-        };
+        let request = listen::request(&listener, stop)?;
         let qp = pd.qp_builder::<Rc>(&cq).build()?;
         qp.post_recv(Recv::new(memory.slice(INFO..2 * INFO)?))?;
         let connection = request.accept(qp, &cm::AcceptOptions::new())?;

@@ -5,16 +5,17 @@
 //! The RDMA connection manager connects one queue pair of type RC. The client sends 16 bytes, the
 //! server answers with 16 bytes, and the client disconnects.
 
-use super::{Summary, PATIENCE};
+use super::Summary;
 use crate::args::address;
+use crate::listen;
 use anyhow::{ensure, Context, Result};
 use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
 use rust_ulp::qp::Rc;
 use rust_ulp::wr::{Recv, Send};
 use rust_ulp::{Buffer, Completion, Cq, Device, Error, PreparedQp, Status};
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 /// The port of `rdma_server`.
 pub const PORT: u16 = 7471;
@@ -22,7 +23,6 @@ const LEN: usize = 16;
 /// The numbers of the two requests.
 const SEND: u64 = 1;
 const RECV: u64 = 2;
-const SLICE: Duration = Duration::from_millis(200);
 
 /// The objects of one end.
 struct Ready {
@@ -59,16 +59,7 @@ struct End<'a> {
 impl End<'_> {
     /// Waits for the next completion.
     fn next(&self) -> Result<Completion> {
-        let begin = Instant::now();
-        loop {
-            match self.cq.wait(SLICE) {
-                Err(Error::Timeout { .. }) => {
-                    ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
-                    ensure!(begin.elapsed() < PATIENCE, "the peer does not answer");
-                }
-                done => return Ok(done?),
-            }
-        }
+        listen::completion(&self.cq, self.stop)
     }
 
     /// Waits for the requests with these numbers, in any order.
@@ -90,7 +81,7 @@ impl End<'_> {
         Ok(())
     }
 
-    /// Waits until the peer disconnects, which flushes a receive, or does nothing for [`PATIENCE`].
+    /// Waits until the peer disconnects, which flushes a receive, or does nothing for a minute.
     fn wait_for_disconnect(&self) -> Result<()> {
         // Fails when the peer has done so already.
         if self.connection.qp().post_recv(recv(&self.memory)?).is_ok() {
@@ -110,12 +101,7 @@ fn server(device: &Device, port: u16, stop: &AtomicBool) -> Result<()> {
     let addr = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     let listener = Listener::bind(device, addr, 1)?;
     message!("listening at {}", listener.local_addr());
-    let request = loop {
-        match listener.next_request(SLICE) {
-            Err(Error::Timeout { .. }) => ensure!(!stop.load(Ordering::Relaxed), "interrupted"),
-            request => break request?,
-        }
-    };
+    let request = listen::request(&listener, stop)?;
     let Ready { qp, cq, memory } = Ready::new(device)?;
     let end = End {
         connection: request.accept(qp, &AcceptOptions::new())?,
