@@ -26,6 +26,13 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Asserts that an error, a variable, is one of a pattern.
+macro_rules! assert_matches {
+    ($error:expr, $pattern:pat $(if $guard:expr)?) => {
+        assert!(matches!($error, $pattern $(if $guard)?), "{}", $error)
+    };
+}
+
 mod asynchronous;
 mod cancel;
 mod memory;
@@ -346,36 +353,27 @@ fn requests_that_cannot_work_are_refused_here() {
     let error =
         p.a.post(Write::new(local(0..8), grant.remote()))
             .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Access {
-                needed: Access::REMOTE_WRITE,
-                granted: Access::REMOTE_READ
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::Access {
+            needed: Access::REMOTE_WRITE,
+            granted: Access::REMOTE_READ
+        }
     );
     let error =
         p.a.post(Read::new(grant.remote(), local(0..17)))
             .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Range {
-                len: 17,
-                capacity: 16,
-                ..
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::Range {
+            len: 17,
+            capacity: 16,
+            ..
+        }
     );
     let odd = RemoteSlice::new(0x1004, 8, 1).unwrap();
     let error = p.a.post(FetchAdd::new(odd, 1, local(0..8))).unwrap_err();
-    assert!(
-        matches!(error, Error::Misaligned { align: 8, .. }),
-        "{error}"
-    );
+    assert_matches!(error, Error::Misaligned { align: 8, .. });
     for (target, result, text) in [
         (
             4,
@@ -399,16 +397,13 @@ fn requests_that_cannot_work_are_refused_here() {
     }
     let many = vec![local(0..1); 17];
     let error = p.a.post(Send::gather(&many)).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::TooMany {
-                what: "elements",
-                count: 17,
-                max: 16
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::TooMany {
+            what: "elements",
+            count: 17,
+            max: 16
+        }
     );
     let max = p.a.caps().max_inline;
     assert_eq!(max, 64);
@@ -416,16 +411,13 @@ fn requests_that_cannot_work_are_refused_here() {
     let too_long = [Send::inline_bytes(&bytes), Send::new(local(0..65)).inline()];
     for send in too_long {
         let error = p.a.post(send).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                Error::TooMany {
-                    what: "inline bytes",
-                    count: 65,
-                    max: 64
-                }
-            ),
-            "{error}"
+        assert_matches!(
+            error,
+            Error::TooMany {
+                what: "inline bytes",
+                count: 65,
+                max: 64
+            }
         );
     }
     assert!(
@@ -496,16 +488,13 @@ fn what_a_batch_says_when_it_is_refused() {
         batch.push(Recv::empty()).unwrap();
     }
     let error = batch.push(Recv::empty()).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::TooMany {
-                what: "requests",
-                count: 65,
-                max: 64
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::TooMany {
+            what: "requests",
+            count: 65,
+            max: 64
+        }
     );
     drop(batch);
 
@@ -567,16 +556,13 @@ fn a_batch_that_is_stopped_goes_on_where_it_was() {
     p.kernel.stumble(3);
     let error = batch.submit().unwrap_err();
     assert!(!error.is_backpressure(), "{error}");
-    assert!(
-        matches!(
-            error,
-            Error::Batch {
-                index: 3,
-                posted: 3,
-                ..
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::Batch {
+            index: 3,
+            posted: 3,
+            ..
+        }
     );
     rest -= 3;
     loop {
@@ -660,7 +646,7 @@ fn a_batch_that_waits_says_when_the_time_is_up() {
     let mut batch = p.a.batch();
     batch.push(Recv::empty()).unwrap();
     let error = batch.submit_and_wait(1, NOW).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
 }
 
 // --- nothing is allocated ---------------------------------------------------------------------------------
@@ -736,27 +722,21 @@ fn reaping_makes_no_system_call() {
 fn waiting_ends() {
     let p = pair();
     let error = p.cq.wait(NOW).unwrap_err();
-    assert!(
-        matches!(error, Error::Timeout { after: NOW, .. }),
-        "{error}"
-    );
+    assert_matches!(error, Error::Timeout { after: NOW, .. });
     assert!(error.is_retryable());
     p.kernel.complete(abi::Cqe::default());
     let error = p.cq.wait_for(2, NOW).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
     assert_eq!(p.cq.wait_for(1, SOON).unwrap(), 1);
     let error = p.cq.wait_for(65, SOON).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Value {
-                value: 65,
-                min: 0,
-                max: 64,
-                ..
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::Value {
+            value: 65,
+            min: 0,
+            max: 64,
+            ..
+        }
     );
     assert!(p.cq.wait(Duration::MAX).is_ok());
     // A signal whose handler returns ends nothing.
@@ -823,7 +803,7 @@ fn a_failed_queue_is_not_waited_for() {
     assert_eq!(p.kernel.log().len(), 1);
     let mut batch = p.a.batch();
     let error = batch.submit_and_wait(2, NOW).unwrap_err();
-    assert!(matches!(error, Error::CqFailed), "{error}");
+    assert_matches!(error, Error::CqFailed);
     // What is there can still be taken.
     assert_eq!(p.cq.wait_for(1, SOON).unwrap(), 1);
     assert!(p.cq.wait(SOON).is_ok());
@@ -947,10 +927,7 @@ fn accesses_stay_within_and_are_aligned() {
     for (offset, len) in [(13, 1), (14, 0), (0, 14), (far, 1), (1, far), (far, far)] {
         let len = len.min(64);
         let error = mem.read_at(offset, &mut vec![0; len]).unwrap_err();
-        assert!(
-            matches!(error, Error::Range { capacity: 13, .. }),
-            "{error}"
-        );
+        assert_matches!(error, Error::Range { capacity: 13, .. });
         assert!(mem.write_at(offset, &vec![0; len]).is_err());
         assert!(mem.copy_from(0, &mem, offset, len).is_err());
         assert!(mem.copy_from(offset, &mem, 0, len).is_err());
@@ -1254,12 +1231,12 @@ fn devices_are_found_and_explained() {
 
     for name in ["fake1", &"x".repeat(64), "a\0b"] {
         let error = Device::attach(kernel.file(), name).unwrap_err();
-        assert!(matches!(error, Error::NoDevice { .. }), "{error}");
+        assert_matches!(error, Error::NoDevice { .. });
     }
     assert!(matches!(Device::open(""), Err(Error::NoDevice { .. })));
     kernel.refuse("ATTACH", Errno::EOPNOTSUPP);
     let error = Device::attach(kernel.file(), "").unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert_matches!(error, Error::Unsupported { .. });
     assert!(error.to_string().contains("iWARP"), "{error}");
     kernel.refuse("QUERY", Errno::EINVAL);
     let error = Device::attach(kernel.file(), "").unwrap_err();
@@ -1269,12 +1246,10 @@ fn devices_are_found_and_explained() {
     );
     kernel.upgrade();
     let error = Device::attach(kernel.file(), "").unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Abi { kernel, library } if (kernel, library) == (abi::ABI_VERSION + 1, abi::ABI_VERSION)
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::Abi { kernel, library }
+            if (kernel, library) == (abi::ABI_VERSION + 1, abi::ABI_VERSION)
     );
 }
 
@@ -1371,16 +1346,13 @@ fn states_in_their_order_or_an_explanation() {
     qp.post_recv(Recv::empty()).unwrap();
     assert_eq!(qp.query().unwrap().recvs_in_flight, 1);
     let error = qp.modify(QpAttr::to(QpState::Rts)).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::InvalidTransition {
-                current: QpState::Init,
-                next: QpState::Rts,
-                ..
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::InvalidTransition {
+            current: QpState::Init,
+            next: QpState::Rts,
+            ..
+        }
     );
     let error = qp
         .modify(QpAttr::to(QpState::Rtr).dest_qp_num(7).rq_psn(1))
@@ -1395,10 +1367,7 @@ fn states_in_their_order_or_an_explanation() {
     failed.modify(QpAttr::to(QpState::Err)).unwrap();
     for (qp, state) in [(qp, QpState::Init), (failed, QpState::Err)] {
         let error = qp.into_connected().unwrap_err();
-        assert!(
-            matches!(error, Error::InvalidTransition { current, .. } if current == state),
-            "{error}"
-        );
+        assert_matches!(error, Error::InvalidTransition { current, .. } if current == state);
     }
 
     // By hand, with one's own way to the peer, and another GID than it was built with.
@@ -1535,33 +1504,18 @@ fn connects_to(answer: &'static [u8]) -> Error {
 #[test]
 fn peers_that_speak_something_else() {
     let error = connects_to(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-    assert!(
-        matches!(error, Error::Wire(crate::wire::WireError::Magic)),
-        "{error}"
-    );
+    assert_matches!(error, Error::Wire(crate::wire::WireError::Magic));
     let error = connects_to(b"RULP\0\x02\0\x01\0\0\0\x20");
-    assert!(
-        matches!(error, Error::Wire(crate::wire::WireError::Version(2))),
-        "{error}"
-    );
+    assert_matches!(error, Error::Wire(crate::wire::WireError::Version(2)));
     let error = connects_to(b"RULP\0\x01\0\x01\xff\xff\xff\xff");
-    assert!(
-        matches!(error, Error::Wire(crate::wire::WireError::Length(u32::MAX))),
-        "{error}"
-    );
+    assert_matches!(error, Error::Wire(crate::wire::WireError::Length(u32::MAX)));
     let error = connects_to(b"RULP\0\x01\0\x03\0\0\0\0");
-    assert!(
-        matches!(error, Error::Wire(crate::wire::WireError::OutOfTurn)),
-        "{error}"
-    );
+    assert_matches!(error, Error::Wire(crate::wire::WireError::OutOfTurn));
     let error = connects_to(b"RULP\0\x01\0\x02\0\0\0\x04\0\x04\0\0");
-    assert!(
-        matches!(error, Error::Refused(crate::wire::Refusal::Busy)),
-        "{error}"
-    );
+    assert_matches!(error, Error::Refused(crate::wire::Refusal::Busy));
     for cut in [b"" as &[u8], b"RULP", b"RULP\0\x01\0\x01\0\0\0\x20\x02\x03"] {
         let error = connects_to(cut);
-        assert!(matches!(error, Error::Tcp { .. }), "{error}");
+        assert_matches!(error, Error::Tcp { .. });
     }
 }
 
@@ -1587,19 +1541,16 @@ fn strangers_are_told_and_silent_ones_are_not_waited_for() {
         bytes
     };
     let (error, answer) = accepts(b"GET / HTTP/1", SOON);
-    assert!(matches!(error, Error::Wire(_)), "{error}");
+    assert_matches!(error, Error::Wire(_));
     assert_eq!(answer, refusal(5));
     let (error, answer) = accepts(b"RULP\0\x01", NOW);
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
     assert!(answer.is_empty());
     // A datagram queue pair.
     let mut hello = b"RULP\0\x01\0\x01\0\0\0\x20\x04\x03\x01\x01".to_vec();
     hello.extend([0; 28]);
     let (error, answer) = accepts(&hello, SOON);
-    assert!(
-        matches!(error, Error::Refused(crate::wire::Refusal::Transport)),
-        "{error}"
-    );
+    assert_matches!(error, Error::Refused(crate::wire::Refusal::Transport));
     assert_eq!(answer, refusal(2));
 }
 
@@ -1622,7 +1573,7 @@ fn whoever_waits_for_a_peer_hears_that_the_device_is_gone() {
     kernel.remove();
     for waiter in [slow, idle] {
         let error = waiter.join().unwrap().unwrap_err();
-        assert!(matches!(error, Error::DeviceGone), "{error}");
+        assert_matches!(error, Error::DeviceGone);
     }
     drop(silent);
 }
@@ -1716,10 +1667,10 @@ fn refusing_and_nobody_there() {
     assert_eq!(qp.qp_num(), number);
     let error = Error::from(qp.connect_tcp_with(addr, &[], options).unwrap_err());
     // The time limit does not hide what was refused, and where.
-    assert!(
-        matches!(&error, Error::Tcp { peer: Some(peer), cause, .. }
-            if *peer == addr && cause.kind() == std::io::ErrorKind::ConnectionRefused),
-        "{error}"
+    assert_matches!(
+        &error,
+        Error::Tcp { peer: Some(peer), cause, .. }
+            if *peer == addr && cause.kind() == std::io::ErrorKind::ConnectionRefused
     );
     // The listener opens its port while its peer retries.
     let device = kernel.device();
@@ -1732,23 +1683,17 @@ fn refusing_and_nobody_there() {
     let (qp, ..) = end(&kernel);
     let options = TcpOptions::new().timeout(SOON).retry_refused();
     let error = Error::from(qp.connect_tcp_with(addr, &[], options).unwrap_err());
-    assert!(
-        matches!(error, Error::Refused(crate::wire::Refusal::Declined)),
-        "{error}"
-    );
+    assert_matches!(error, Error::Refused(crate::wire::Refusal::Declined));
     listens_later.join().unwrap();
     let (qp, grant, _) = end(&kernel);
     let error = Error::from(qp.connect_tcp(addr, &[&grant; 65]).unwrap_err());
-    assert!(
-        matches!(
-            error,
-            Error::TooMany {
-                what: "grants",
-                count: 65,
-                max: 64
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::TooMany {
+            what: "grants",
+            count: 65,
+            max: 64
+        }
     );
 }
 
@@ -2091,10 +2036,10 @@ fn a_gid_of_another_family_than_the_peer_s_is_named_with_the_right_index() {
         let error = qp.connect(Endpoint::new(7, 0, theirs, Mtu::B1024));
         let error = Error::from(error.unwrap_err());
         let ours = gids[usize::from(wrong)].gid;
-        assert!(
-            matches!(error, Error::GidFamily { port: 1, index, local, peer, usable: Some(usable) }
-                if index == u32::from(wrong) && local == ours && peer == theirs && usable == right),
-            "{error}"
+        assert_matches!(
+            error,
+            Error::GidFamily { port: 1, index, local, peer, usable: Some(usable) }
+                if index == u32::from(wrong) && local == ours && peer == theirs && usable == right
         );
         assert_eq!(error.errno(), Some(libc::EINVAL));
         let text = error.to_string();
@@ -2114,7 +2059,7 @@ fn a_gid_of_another_family_than_the_peer_s_is_named_with_the_right_index() {
     kernel.refuse("QP_MODIFY", Errno::EINVAL);
     let error = qp.connect(Endpoint::new(7, 0, gids[1].gid, Mtu::B1024));
     let error = Error::from(error.unwrap_err());
-    assert!(matches!(error, Error::Sys { .. }), "{error}");
+    assert_matches!(error, Error::Sys { .. });
 }
 
 /// Every errno of the header has words here.
@@ -2453,10 +2398,10 @@ fn a_refusal_is_retried_though_another_address_cannot_be_reached() {
                 .connect_tcp_with(&addrs[..], &[], options)
                 .unwrap_err(),
         );
-        assert!(
-            matches!(&error, Error::Tcp { peer: Some(peer), cause, .. }
-                if *peer == refusing && cause.kind() == std::io::ErrorKind::ConnectionRefused),
-            "{error}"
+        assert_matches!(
+            &error,
+            Error::Tcp { peer: Some(peer), cause, .. }
+                if *peer == refusing && cause.kind() == std::io::ErrorKind::ConnectionRefused
         );
         // The listener opens its port while its peer retries.
         let listens_later = std::thread::spawn(move || {
@@ -2472,10 +2417,7 @@ fn a_refusal_is_retried_though_another_address_cannot_be_reached() {
                 .connect_tcp_with(&addrs[..], &[], options)
                 .unwrap_err(),
         );
-        assert!(
-            matches!(error, Error::Refused(crate::wire::Refusal::Declined)),
-            "{error}"
-        );
+        assert_matches!(error, Error::Refused(crate::wire::Refusal::Declined));
         listens_later.join().unwrap();
     }
 }
@@ -2504,10 +2446,7 @@ fn an_unreliable_connection_by_tcp() {
         Error::from(ours.connect_tcp(addr, &[]).map(drop).unwrap_err()),
         peer.join().unwrap().map(drop).unwrap_err().into(),
     ] {
-        assert!(
-            matches!(error, Error::Refused(crate::wire::Refusal::Transport)),
-            "{error}"
-        );
+        assert_matches!(error, Error::Refused(crate::wire::Refusal::Transport));
     }
 }
 
@@ -2629,7 +2568,7 @@ fn what_is_no_datagram_of_ours() {
         (&d.b, came, room.slice(0..49).unwrap()),
     ] {
         let error = qp.received(&done, &room).unwrap_err();
-        assert!(matches!(error, Error::NotADatagram), "{error}");
+        assert_matches!(error, Error::NotADatagram);
     }
     assert!(d.b.received(&came, &room.slice(0..50).unwrap()).is_ok());
     d.kernel.complete(abi::Cqe {
@@ -2638,7 +2577,7 @@ fn what_is_no_datagram_of_ours() {
     });
     let failed = d.cq.wait(SOON).unwrap();
     let error = d.b.received(&failed, &room).unwrap_err();
-    assert!(matches!(error, Error::Completion(_)), "{error}");
+    assert_matches!(error, Error::Completion(_));
     // Shorter than its header can be.
     let mut cqe = abi::Cqe {
         opcode: abi::WC_RECV,
@@ -2661,15 +2600,12 @@ fn datagrams_that_cannot_go() {
     d.kernel.log();
     let long = d.mem.slice(0..1025).unwrap();
     let error = d.a.post(SendTo::new(long, &to)).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::DatagramTooLong {
-                len: 1025,
-                mtu: 1024
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::DatagramTooLong {
+            len: 1025,
+            mtu: 1024
+        }
     );
     for part in [
         "1025 bytes",
@@ -2684,16 +2620,13 @@ fn datagrams_that_cannot_go() {
     drop(batch);
     let far = to.ah().queue_pair(1 << 24, 2);
     let error = d.a.post(SendTo::empty(&far)).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Value {
-                value: 0x100_0000,
-                max: 0xff_ffff,
-                ..
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::Value {
+            value: 0x100_0000,
+            max: 0xff_ffff,
+            ..
+        }
     );
     assert!(d.kernel.log().is_empty());
     d.a.post(SendTo::new(d.mem.slice(0..1024).unwrap(), &to))
@@ -2850,7 +2783,7 @@ fn queue_pairs_share_receives() {
     // Receives of its own it does not take.
     kernel.log();
     let error = b1.post_recv(Recv::empty()).unwrap_err();
-    assert!(matches!(error, Error::SharedReceives), "{error}");
+    assert_matches!(error, Error::SharedReceives);
     assert!(kernel.log().is_empty());
     for n in [9, u32::MAX] {
         assert_eq!(srq.arm_limit(n).unwrap_err().errno(), Some(libc::ERANGE));
@@ -2918,7 +2851,7 @@ fn events_come_in_their_order_and_end() {
     let cq = device.create_cq(1).unwrap();
     assert_eq!(events.next_event().unwrap(), None);
     let error = events.wait(NOW).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
     let happen = |event, port, info| {
         kernel.happen(abi::Event {
             event,
@@ -3078,7 +3011,7 @@ fn signals_while_waiting_for_the_manager() {
     kernel.log();
     kernel.refuse("GET_REQUEST", Errno::EINTR);
     let error = listener.next_request(NOW).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
     kernel.refuse("CONN_WAIT", Errno::EINTR);
     let hasty = cm::ConnectOptions::new().timeout(NOW);
     let qp = pd.qp_builder::<Rc>(&cq).build().unwrap();

@@ -55,16 +55,13 @@ fn chunks_stay_within() {
     two.write_at(395, b"12345").unwrap();
     assert_eq!(p.mem.to_vec(895..900).unwrap(), b"12345");
     let error = two.write_at(396, b"12345").unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Range {
-                offset: 396,
-                capacity: 400,
-                ..
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        Error::Range {
+            offset: 396,
+            capacity: 400,
+            ..
+        }
     );
     let mut byte = [0];
     assert!(one.read_at(400, &mut byte).is_err());
@@ -247,7 +244,7 @@ fn chunks_in_batches() {
     }
     p.kernel.stumble(1);
     let error = batch.submit().unwrap_err();
-    assert!(matches!(error, Error::Batch { posted: 1, .. }), "{error}");
+    assert_matches!(error, Error::Batch { posted: 1, .. });
     assert_eq!(pool.available(), 0);
     drop(batch);
     assert_eq!(pool.available(), 1);

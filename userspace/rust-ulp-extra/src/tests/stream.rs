@@ -44,12 +44,9 @@ fn bytes_go_through_and_end() {
     assert_eq!(e.sender.in_flight(), 11);
     // Nobody takes the rest: the end cannot be told to have come.
     let error = e.sender.finish(NOW).unwrap_err();
-    assert!(
-        matches!(error, Error::Timeout { after: NOW, .. }),
-        "{error}"
-    );
+    assert_matches!(error, Error::Timeout { after: NOW, .. });
     let error = e.sender.send(b"more", SOON).unwrap_err();
-    assert!(matches!(error, Error::NotConnected), "{error}");
+    assert_matches!(error, Error::NotConnected);
     let mut out = [0; 16];
     assert_eq!(e.receiver.recv(&mut out, SOON).unwrap(), 6);
     assert_eq!(&out[..6], b", ring");
@@ -68,7 +65,7 @@ fn back_pressure_is_no_error() {
     assert_eq!(e.sender.try_send(&data).unwrap(), 64);
     assert_eq!(e.sender.try_send(&data).unwrap(), 0);
     let error = e.sender.send(&data, NOW).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
     // A quarter is given back as a whole.
     let mut out = [0; 64];
     assert_eq!(e.receiver.try_recv(&mut out[..15]).unwrap(), Some(15));
@@ -197,13 +194,13 @@ fn peers_that_break_the_rules_are_told_off() {
         let (peer, ring, mut receiver) = hostile();
         lie(&peer, ring);
         let error = receiver.recv(&mut [0; 8], SOON).unwrap_err();
-        assert!(matches!(error, Error::Stream { .. }), "{error}");
+        assert_matches!(error, Error::Stream { .. });
         assert!(error.to_string().contains(what), "{error}");
         // What comes later is not trusted.
         for _ in 0..2 {
             peer.post(Write::inline_bytes(b"x", ring).imm(1)).unwrap();
             let error = receiver.recv(&mut [0; 8], SOON).unwrap_err();
-            assert!(matches!(error, Error::NotConnected), "{error}");
+            assert_matches!(error, Error::NotConnected);
         }
     };
     for imm in [65, u32::MAX] {
@@ -236,7 +233,7 @@ fn peers_that_break_the_rules_are_told_off() {
         e.sender.send(b"d", SOON).unwrap_err(),
         e.sender.finish(SOON).unwrap_err(),
     ] {
-        assert!(matches!(error, Error::NotConnected), "{error}");
+        assert_matches!(error, Error::NotConnected);
     }
     // And somebody else's completion.
     let mut e = ends(64, 64);
@@ -264,7 +261,7 @@ fn an_end_that_goes() {
     // Nothing goes out any more.
     for _ in 0..100 {
         let error = e.sender.try_send(b"d").unwrap_err();
-        assert!(matches!(error, Error::NotConnected), "{error}");
+        assert_matches!(error, Error::NotConnected);
     }
     let mut e = ends(64, 64);
     drop(e.receiver);
@@ -277,7 +274,7 @@ fn an_end_that_goes() {
     drop(e.sender);
     assert_eq!(e.receiver.try_recv(&mut [0; 8]).unwrap(), None);
     let error = e.receiver.recv(&mut [0; 8], NOW).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
 }
 
 /// A sender that has told the end, and a receiver that has not read it; the queue pair of the sender
@@ -295,7 +292,7 @@ pub(super) fn ended() -> (Arc<Kernel>, Receiver) {
     sender.send(b"x", SOON).unwrap();
     assert_eq!(receiver.recv(&mut [0; 8], SOON).unwrap(), 1);
     let error = sender.finish(NOW).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
     kernel.complete(abi::Cqe {
         qp: receiver.qp().handle(),
         opcode: abi::WC_SEND,

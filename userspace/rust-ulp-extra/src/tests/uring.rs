@@ -34,13 +34,13 @@ fn requests_that_were_not_submitted_go() {
     let error = ring
         .push(&p.a, Write::inline_bytes(&[0; 9], grant.remote()))
         .unwrap_err();
-    assert!(matches!(error, Error::Range { .. }), "{error}");
+    assert_matches!(error, Error::Range { .. });
     let mut batch = p.device.batch();
     batch.push(&p.a, Send::inline_bytes(b"kept")).unwrap();
     batch.push(&p.b, Recv::empty().timeout(SOON)).unwrap();
     batch.submit_by(&mut ring, 9).unwrap();
     let error = p.device.batch().submit_by(&mut ring, 9).unwrap_err();
-    assert!(matches!(error, Error::Value { value: 0, .. }), "{error}");
+    assert_matches!(error, Error::Value { value: 0, .. });
     let mut batch = p.device.batch();
     batch.push(&p.b, Recv::empty()).unwrap();
     batch.post_by(&mut ring, 10).unwrap();
@@ -50,11 +50,11 @@ fn requests_that_were_not_submitted_go() {
     let refused = (pool.take().unwrap()).push_to(&mut ring, &p.b, |memory| Ok(Recv::new(memory)));
     assert!(refused.unwrap_err().error().is_backpressure());
     let error = p.device.batch().post_by(&mut ring, 10).unwrap_err();
-    assert!(matches!(error, Error::Value { value: 0, .. }), "{error}");
+    assert_matches!(error, Error::Value { value: 0, .. });
     assert_eq!(pool.available(), 1);
     assert!(ring.poll().unwrap().is_none());
     let error = ring.wait(NOW).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
     // The ring keeps what they refer to.
     drop(mem);
     assert_eq!(p.kernel.objects(), before);
@@ -113,7 +113,7 @@ fn a_file_that_is_no_device_refuses() {
         let done = ring.wait(SOON).unwrap();
         assert_eq!(pool.complete_entry(&done).is_some(), is_of_pool);
         let error = done.result.unwrap_err();
-        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        assert_matches!(error, Error::Unsupported { .. });
     }
     assert_eq!((ring.in_flight(), pool.available()), (0, 2));
     assert_eq!(ring.submit().unwrap(), 0);
@@ -125,7 +125,7 @@ fn a_file_that_is_no_device_refuses() {
     let done = ring.wait(SOON).unwrap();
     assert_eq!(done.wr_id, 8);
     let error = done.result.unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert_matches!(error, Error::Unsupported { .. });
 }
 
 #[test]

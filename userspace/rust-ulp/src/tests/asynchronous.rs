@@ -614,15 +614,15 @@ fn requests_that_fail() {
         let cq = p.device.create_cq(16).unwrap();
         let other = p.a.pd().qp_builder::<Rc>(&cq).build().unwrap();
         let error = requests.post(&other, Recv::empty()).unwrap_err();
-        assert!(matches!(error, Error::OtherCq), "{error}");
+        assert_matches!(error, Error::OtherCq);
         let error = requests.post(&pair().a, Send::empty()).unwrap_err();
-        assert!(matches!(error, Error::OtherCq), "{error}");
+        assert_matches!(error, Error::OtherCq);
         // A key that nobody made, and what follows.
         let wrong = RemoteSlice::new(1 << 40, 8, 0xbad).unwrap();
         let write = Write::inline_bytes(b"12345678", wrong);
         let failed = requests.post(&p.a, write).unwrap().await.unwrap();
         let error = failed.check().unwrap_err();
-        assert!(matches!(error, Error::Completion(_)), "{error}");
+        assert_matches!(error, Error::Completion(_));
         let flushed = requests.post(&p.a, Send::empty()).unwrap().await.unwrap();
         assert_eq!(flushed.status, Status::Flushed);
         // The device goes.
@@ -762,7 +762,7 @@ fn tasks_connect_over_tcp() {
         assert_eq!(mem.to_vec(..2).unwrap(), b"hi");
         kernel.remove();
         let error = next(&mut listener).await.unwrap().unwrap_err();
-        assert!(matches!(error, Error::DeviceGone), "{error}");
+        assert_matches!(error, Error::DeviceGone);
         assert!(next(&mut listener).await.is_none());
     });
 }

@@ -55,10 +55,7 @@ fn memory_of_this_process() {
     // Its last byte is not that of a page.
     mem.write_at(4999, b"x").unwrap();
     let error = mem.write_at(5000, b"x").unwrap_err();
-    assert!(
-        matches!(error, Error::Range { capacity: 5000, .. }),
-        "{error}"
-    );
+    assert_matches!(error, Error::Range { capacity: 5000, .. });
     let info = mem.query().unwrap();
     assert_eq!((info.kind, info.len), (BufferKind::User, 5000));
     assert_eq!((info.charged, info.read_only), (8192, false));
@@ -81,7 +78,7 @@ fn memory_of_this_process_that_cannot_be() {
     let before = p.kernel.objects();
     for len in [0, usize::MAX] {
         let error = pd.user_memory_builder(len).build().unwrap_err();
-        assert!(matches!(error, Error::Value { .. }), "{error}");
+        assert_matches!(error, Error::Value { .. });
     }
     for (errno, word) in [
         (Errno::ENOMEM, "ulimit -l"),
@@ -129,7 +126,7 @@ fn dmabufs_mapped_and_not() {
             .unwrap_err(),
         part.slice(..1).unwrap().to_vec().unwrap_err(),
     ] {
-        assert!(matches!(error, Error::NotMapped), "{error}");
+        assert_matches!(error, Error::NotMapped);
     }
 
     let refused = |builder: crate::memory::DmabufBuilder| builder.build().unwrap_err().errno();
@@ -215,10 +212,10 @@ fn numbers_of_every_size() {
         mem.store_u64(4, 0, order).unwrap_err(),
         mem.fetch_add_u32(6, 0, order).unwrap_err(),
     ] {
-        assert!(matches!(error, Error::Misaligned { .. }), "{error}");
+        assert_matches!(error, Error::Misaligned { .. });
     }
     let error = mem.store_u8(8192, 0, order).unwrap_err();
-    assert!(matches!(error, Error::Range { .. }), "{error}");
+    assert_matches!(error, Error::Range { .. });
 }
 
 #[test]
@@ -273,7 +270,7 @@ fn a_read_only_dmabuf_is_mapped_to_be_read() {
         mem.compare_exchange_u64(0, 0, 2, Ordering::SeqCst)
             .unwrap_err(),
     ] {
-        assert!(matches!(error, Error::ReadOnly), "{error}");
+        assert_matches!(error, Error::ReadOnly);
     }
     p.mem.copy_from(0, &mem, 8, 10).unwrap();
     assert_eq!(p.mem.to_vec(..10).unwrap(), b"to be read");

@@ -12,7 +12,7 @@ pub(super) fn ring() -> Option<Ring> {
     match Ring::builder().entries(4).build() {
         Ok(ring) => Some(ring),
         Err(error) => {
-            assert!(matches!(error, Error::NoUring { .. }), "{error}");
+            assert_matches!(error, Error::NoUring { .. });
             assert!(error.to_string().contains("Qp::post()"), "{error}");
             None
         }
@@ -112,7 +112,7 @@ fn a_batch_that_a_full_ring_refuses_stays_as_it_was() {
     batch.submit_by(&mut ring, 9).unwrap();
     assert!(batch.is_empty());
     let error = batch.submit_by(&mut ring, 9).unwrap_err();
-    assert!(matches!(error, Error::Value { value: 0, .. }), "{error}");
+    assert_matches!(error, Error::Value { value: 0, .. });
     batch
         .push(&p.a, Write::inline_bytes(b"more", ends[0]))
         .unwrap();
@@ -131,9 +131,9 @@ fn a_batch_that_a_full_ring_refuses_stays_as_it_was() {
 fn a_number_of_entries_that_no_ring_has_is_named() {
     for entries in [0, 32_769, u32::MAX] {
         let error = Ring::builder().entries(entries).build().unwrap_err();
-        assert!(
-            matches!(error, Error::Value { value, min: 1, max: 32_768, .. } if value == u64::from(entries)),
-            "{error}"
+        assert_matches!(
+            error,
+            Error::Value { value, min: 1, max: 32_768, .. } if value == u64::from(entries)
         );
     }
 }
@@ -145,7 +145,7 @@ fn a_ring_that_a_signal_interrupts_does_not_wait_its_time_again() {
     let time = 120 * NOW;
     let begin = std::time::Instant::now();
     let error = interrupted_after(100 * NOW, || ring.wait(time).unwrap_err());
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
     assert_eq!(ring.waits(), 2);
     let waited = begin.elapsed();
     assert!(waited >= time && waited < 180 * NOW, "{waited:?}");
@@ -158,12 +158,12 @@ fn a_ring_that_submits_and_waits_does_not_wait_twice() {
     let p = pair();
     ring.push(&p.a, Send::inline_bytes(b"x").wr_id(7)).unwrap();
     let error = ring.submit_and_wait(2, 20 * NOW).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
     assert_eq!(ring.waits(), 1);
     // It was submitted, and has completed.
     assert_eq!(ring.poll().unwrap().unwrap().wr_id, 7);
     assert_eq!(ring.in_flight(), 0);
     let error = ring.wait(NOW).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_matches!(error, Error::Timeout { .. });
     assert_eq!(ring.waits(), 2);
 }
