@@ -663,11 +663,7 @@ impl<'a, 's, H: WrHandler> Run<'a, 's, H> {
             drop(lists);
             return (0, Err(enotconn()));
         }
-        let count = match queue.has_sides(&lists, self.needs) {
-            true => queue.free(&lists).min(wanted),
-            // Not reached: `expect` has made them.
-            false => 0,
-        };
+        let count = queue.free(&lists).min(wanted);
         let slots = match count {
             0 => None,
             _ => lists.order.push(count),

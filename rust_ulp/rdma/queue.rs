@@ -604,13 +604,8 @@ impl<R: WrContext> Queue<R> {
         Needs(self.made.load(Relaxed)).has(Needs::MEMORY)
     }
 
-    /// Returns whether [`Self::reserve_sides`] was called for `needs`.
-    pub(super) fn has_sides(&self, lists: &Lists<R>, needs: Needs) -> bool {
-        lists.sides.made.has(needs)
-    }
-
     /// Puts the request that `make` returns into slot `index`, which was just posted, as the newest one.
-    /// The queue [has](Self::has_sides) what it needs. [`None`] if there is no such slot.
+    /// [`Self::reserve_sides`] was called for what it needs. [`None`] if there is no such slot.
     ///
     /// `signaled` says whether the success of the request is reported to the owner, and `timed`
     /// whether it may have a deadline. `ah` becomes the address that the slot has kept before.
