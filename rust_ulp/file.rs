@@ -311,10 +311,12 @@ impl UlpFile {
         }
         // A slot keeps regions and addresses with their charges, see `Object::hold`.
         let can_linger = matches!(kind, Kind::Buffer | Kind::Ah);
-        if let Some(charges) = charges.filter(|_| can_linger) {
+        if let Some(charges) = charges.as_ref().filter(|_| can_linger) {
             charges.note_destroyed();
         }
         drop(object);
+        // After what they are for.
+        drop(charges);
         if can_linger && self.lingering.load(Relaxed) > 0 {
             // If memory is short, the slots drop their references when they are used again.
             let _ = self.purge();
