@@ -16,6 +16,10 @@ use kernel::{
     bindings,
     ffi::c_void,
     prelude::*,
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    },
     types::Opaque, //
 };
 
@@ -216,6 +220,14 @@ fn offset_ns() -> i64 {
 /// Converts a time of [`now_ns`] to `CLOCK_MONOTONIC` as the current task sees it. Process context.
 pub(crate) fn to_task_ns(time: u64) -> u64 {
     time.saturating_add_signed(offset_ns())
+}
+
+/// Returns the jiffies, at least one, of a sleep that ends not before `ns` nanoseconds, or before 24
+/// days.
+pub(crate) fn jiffies_of(ns: u64) -> Jiffies {
+    let millis = u32::try_from(ns.div_ceil(1_000_000)).unwrap_or(u32::MAX);
+    // More is no time-out at all (kernel/time/time.c:__msecs_to_jiffies).
+    msecs_to_jiffies(millis.min(u32::MAX / 2)).max(1)
 }
 
 /// Returns `CLOCK_MONOTONIC` of the host in nanoseconds. Any context except NMI.

@@ -183,10 +183,10 @@ pub trait CqRing: Sized {
     /// Returns how often [`Self::wake_waiters`] and [`Self::wake_waiter`] were called.
     fn wakeups(&self) -> u64;
 
-    /// Sleeps until [`Self::wakeups`] is no longer `seen`, at most `millis`, without a limit for
-    /// [`None`]; may wake spuriously. Returns `false` when a signal came. `polls` says whether the
+    /// Sleeps until [`Self::wakeups`] is no longer `seen`, at most `left_ns`, without a limit for
+    /// [`u64::MAX`]; may wake spuriously. Returns `false` when a signal came. `polls` says whether the
     /// thread polls the device's queue.
-    fn sleep(&self, seen: u64, millis: Option<u32>, polls: bool) -> bool;
+    fn sleep(&self, seen: u64, left_ns: u64, polls: bool) -> bool;
 
     /// Returns the threads that poll the device's queue.
     fn pollers(&self) -> &Pollers<Self::Polls>;
@@ -383,20 +383,19 @@ pub trait CqRing: Sized {
             }
             match self.before_sleep(min, &left_ns)? {
                 Break(unread) => return Ok(unread),
-                Continue(millis) if self.sleep(seen, millis, serve.is_some()) => (),
+                Continue(left) if self.sleep(seen, left, serve.is_some()) => (),
                 Continue(_) => return Err(Failure::Interrupted.into()),
             }
         }
     }
 
-    /// Returns how many entries are unread if a thread that waits for `min` has them; else how long
-    /// it may sleep, in milliseconds; [`None`] without a limit. The next entry that makes them `min`
-    /// wakes it.
+    /// Returns how many entries are unread if a thread that waits for `min` has them; else how many
+    /// nanoseconds it may sleep. The next entry that makes them `min` wakes it.
     fn before_sleep(
         &self,
         min: u32,
         left_ns: &impl Fn() -> u64,
-    ) -> Result<ControlFlow<u32, Option<u32>>, Self::Error> {
+    ) -> Result<ControlFlow<u32, u64>, Self::Error> {
         let mut state = self.lock();
         self.note_failure(&mut state);
         if let Some(why) = state.closed {
@@ -415,11 +414,6 @@ pub trait CqRing: Sized {
         }
         // A thread that wakes, for any reason, looks again and sets this again.
         state.wake_at = state.wake_at.min(min);
-        if left == u64::MAX {
-            return Ok(Continue(None));
-        }
-        let millis = u32::try_from(left.div_ceil(1_000_000)).unwrap_or(u32::MAX);
-        // More is no time-out at all for msecs_to_jiffies().
-        Ok(Continue(Some(millis.min(u32::MAX / 2))))
+        Ok(Continue(left))
     }
 }

@@ -3,7 +3,10 @@
 //! The time until which a command waits.
 
 use crate::{
-    ext::timer::now_ns,
+    ext::timer::{
+        jiffies_of,
+        now_ns, //
+    },
     uapi::abi, //
 };
 use core::cell::Cell;
@@ -16,8 +19,7 @@ use kernel::{
         },
         CondVar,
         CondVarTimeoutResult, //
-    },
-    time::msecs_to_jiffies, //
+    }, //
 };
 
 /// The time until which a command waits: `timeout_ns` of its struct.
@@ -68,13 +70,12 @@ impl Deadline {
         changed: &CondVar,
         guard: &mut Guard<'_, T, B>,
     ) -> Result<bool> {
-        let millis = match self.left_ns() {
+        let jiffies = match self.left_ns() {
             0 => return Ok(false),
             u64::MAX if changed.wait_interruptible(guard) => return Err(EINTR),
             u64::MAX => return Ok(true),
-            left => u32::try_from(left.div_ceil(1_000_000)).unwrap_or(u32::MAX / 2),
+            left => jiffies_of(left),
         };
-        let jiffies = msecs_to_jiffies(millis).max(1);
         match changed.wait_interruptible_timeout(guard, jiffies) {
             CondVarTimeoutResult::Signal { .. } => Err(EINTR),
             _ => Ok(true),

@@ -27,7 +27,10 @@ use crate::{
             Word, //
         },
         task,
-        timer::now_ns, //
+        timer::{
+            jiffies_of,
+            now_ns, //
+        }, //
     },
     logic::{
         cq_ring::{
@@ -69,7 +72,6 @@ use kernel::{
         CondVar,
         CondVarTimeoutResult, //
     },
-    time::msecs_to_jiffies,
     transmute::AsBytes, //
 };
 
@@ -227,17 +229,16 @@ impl CqRing for Ring {
         *self.wakeups.lock()
     }
 
-    fn sleep(&self, seen: u64, millis: Option<u32>, polls: bool) -> bool {
+    fn sleep(&self, seen: u64, left_ns: u64, polls: bool) -> bool {
         let queue = if polls { &self.servers } else { &self.waiters };
         let mut wakeups = self.wakeups.lock();
         if *wakeups != seen {
             return true;
         }
-        let Some(millis) = millis else {
+        if left_ns == u64::MAX {
             return !queue.wait_interruptible(&mut wakeups);
-        };
-        let jiffies = msecs_to_jiffies(millis).max(1);
-        let result = queue.wait_interruptible_timeout(&mut wakeups, jiffies);
+        }
+        let result = queue.wait_interruptible_timeout(&mut wakeups, jiffies_of(left_ns));
         !matches!(result, CondVarTimeoutResult::Signal { .. })
     }
 

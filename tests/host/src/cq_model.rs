@@ -297,7 +297,7 @@ impl CqRing for Ring {
         self.waiters.prepare().into()
     }
 
-    fn sleep(&self, seen: u64, _millis: Option<u32>, polls: bool) -> bool {
+    fn sleep(&self, seen: u64, _left_ns: u64, polls: bool) -> bool {
         let seen = match self.flaw {
             Flaw::Seen => self.waiters.prepare(),
             _ => seen as u32,
