@@ -64,6 +64,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            AtomicFlag,
             Full,
             Relaxed, //
         },
@@ -146,15 +147,15 @@ pub(crate) struct Ring {
     /// How many those are, and whether they are called.
     pollers: Pollers<Atomic<u32>>,
     /// Events of the device's queue, seen in any context.
-    failed: Atomic<u32>,
+    failed: AtomicFlag,
     file: Arc<FileEvents>,
 }
 
 impl rdma::cq::Handler for Ring {
     fn event(&self, event: Event) {
-        // Interrupts may be off, which rules out `state`. Full order: a thread that begins to poll
-        // sees this, or is seen below.
-        self.failed.xchg(1, Full);
+        // Interrupts may be off, which rules out `state`. The lock of `wakeups` orders this before the
+        // wake-up.
+        self.failed.store(true, Relaxed);
         self.wake_waiters();
         self.file
             .raise(event.number(), self.handle.load(Relaxed), 0, 0);
@@ -222,7 +223,7 @@ impl CqRing for Ring {
     }
 
     fn has_failed(&self) -> bool {
-        self.failed.load(Relaxed) != 0
+        self.failed.load(Relaxed)
     }
 
     fn wakeups(&self) -> u64 {
@@ -295,7 +296,7 @@ impl Ring {
                 waiters <- new_condvar!("rust_ulp::Ring::waiters"),
                 servers <- new_condvar!("rust_ulp::Ring::servers"),
                 pollers: Pollers::new(Atomic::new(0)),
-                failed: Atomic::new(0),
+                failed: AtomicFlag::new(false),
                 file,
             }),
             GFP_KERNEL_ACCOUNT,
