@@ -81,14 +81,15 @@
 //! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked | process |
 //! | `Connection::id` | the identifier of a connection, until it ends or its attempt has failed. Held during each step outside of the manager's handler; not taken under `UlpFile::table` | process |
 //! | `QpObject::claimed` | whether a connection has the queue pair. Held while the owner changes attributes | process |
-//! | `PdObject::fast_reg` | creation of the registration queue pair, and of another one when it has failed | process |
+//! | `PdObject::fast_reg` | creation of what registers memory | process |
 //! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
 //! | handler mutex of an identifier (connection manager); a listener's before its request's | the identifier's state. Held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it: no lock below is held over the drop. Not taken under `UlpFile::table`: `ucma_migrate_id()` of rdma_ucm copies to user space under those of its identifiers, and lockdep knows no difference | process |
 //! | `Backlog::waiting` | the connection requests of a listener | process |
 //! | `Connection::progress` | the state of a connection. Held over `ib_modify_qp()` while its queue pair moves to ERR | process |
+//! | `rdma::FastRegQp::current` | one registration at a time, and creation of another queue pair for it when one has failed | process |
 //! | `rtnl_lock` (kernel) | netdevs. Held by the core's GID workers; `ib_query_port()` takes it | process |
 //! | `EventSubscribers::files` | the files that receive a device's events | process |
-//! | `rdma::FastRegQp::has_failed`, `rdma::Srq::life`, `rdma::Qp::modifying` | one registration, transition, query or end at a time | process |
+//! | `rdma::Srq::life`, `rdma::Qp::modifying` | one transition, query or end at a time | process |
 //! | `rdma::Srq::joining` | one queue pair that joins or leaves a shared receive queue at a time. Held while one that leaves is destroyed | process |
 //! | `rdma::Srq::marks` | the progress of the queue pairs of a shared receive queue | process |
 //! | `rdma::Cq::draining`, `rdma::Cq::polling` | one drain or poll at a time | process |

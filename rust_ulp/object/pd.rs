@@ -50,20 +50,15 @@ impl PdObject {
         &self.pd
     }
 
-    /// Returns the queue pair that registers memory in it. Sleeps.
-    ///
-    /// The first call creates one, and so does one after that has failed for good. Fails as
-    /// [`FastRegQp::new`] does.
+    /// Returns the queue pair that registers memory in it, which the first call creates. Sleeps. Fails
+    /// as [`FastRegQp::new`] does.
     pub(crate) fn fast_reg(&self) -> Result<Arc<FastRegQp>> {
         let mut slot = self.fast_reg.lock();
-        if let Some(fast_reg) = slot.as_ref().filter(|fast_reg| fast_reg.is_ready()) {
+        if let Some(fast_reg) = &*slot {
             return Ok(fast_reg.clone());
         }
-        // Before the new one is charged.
-        *slot = None;
         let fast_reg = FastRegQp::new(self.pd.clone())?;
-        *slot = Some(fast_reg.clone());
-        Ok(fast_reg)
+        Ok(slot.insert(fast_reg).clone())
     }
 }
 

@@ -4,7 +4,8 @@
 //!
 //! A [`FastRegQp`] has a reliable queue pair of its own for REG_MR and LOCAL_INV requests. It is
 //! connected to itself, so that memory can be registered before any other queue pair exists, and
-//! without using the queues of others.
+//! without using the queues of others. What a queue pair has registered is invalidated by the one that
+//! took its place.
 
 use super::{
     cgroup::{
@@ -62,63 +63,24 @@ const LOOK_MS: Msecs = 100;
 /// How often it does so before its queue pair fails: no device takes twenty seconds.
 const LOOKS: u32 = 200;
 
-/// Registers memory in a protection domain.
-///
-/// ```
-/// fn new_fast_reg(device: &device::Device) -> Result<Arc<FastRegQp>> {
-///     FastRegQp::new(pd::Pd::new(device)?)
-/// }
-/// ```
-///
-/// # Invariants
-///
-/// `path` connects `qp`, or has connected it.
-#[pin_data]
-pub(crate) struct FastRegQp {
+/// A reliable queue pair that is connected to itself.
+struct Loop {
     path: LocalPath,
     qp: Arc<Qp<WaitHandler>>,
-    /// For the queue pair and its completion queue.
-    _charges: [Charge; 2],
-    /// Whether the last request failed, and the recovery with it. Held over a request: there is one at a
-    /// time. Taken before `Qp::modifying`.
-    #[pin]
-    has_failed: Mutex<bool>,
 }
 
-impl FastRegQp {
-    /// The number of times that a request is posted at most.
-    const TRIES: u32 = 4;
-
-    /// Creates the registration queue pair of `pd`, and charges the current process for it. Sleeps.
-    /// Fails with
-    ///
-    /// - [`edquot`](crate::ext::errno::edquot) when the limit of the rdma cgroup is reached,
-    /// - [`eopnotsupp`] when the device cannot register memory, see
-    ///   [`Device::obstacle`](super::device::Device::obstacle),
-    /// - [`eaddrnotavail`] when no port of the device has an address yet.
-    pub(crate) fn new(pd: Arc<Pd>) -> Result<Arc<Self>> {
-        if pd.device().obstacle().is_some() {
-            return Err(eopnotsupp());
-        }
-        let charge = || Charge::new(pd.device(), Resource::Object);
-        let charges = [charge()?, charge()?];
-        let qp = Qp::with_waiters(&pd, 2, 0)?;
-        let path = LocalPath::find(pd.device(), pd.device())?;
-        // INVARIANT: Connected below, else dropped.
-        let this = Arc::pin_init(
-            pin_init!(Self {
-                path,
-                qp,
-                _charges: charges,
-                has_failed <- new_mutex!(false, "rdma::FastRegQp::has_failed"),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )?;
+impl Loop {
+    /// Creates one in `pd`. Sleeps. Fails as [`FastRegQp::new`] does.
+    fn new(pd: &Arc<Pd>) -> Result<Self> {
+        let this = Self {
+            path: LocalPath::find(pd.device(), pd.device())?,
+            qp: Qp::with_waiters(pd, 2, 0)?,
+        };
         this.connect()?;
         Ok(this)
     }
 
-    /// Brings the queue pair from RESET to RTS, connected to itself. Sleeps.
+    /// Brings the queue pair from RESET to RTS. Sleeps.
     ///
     /// Fails with [`eaddrnotavail`] when the address was removed.
     fn connect(&self) -> Result {
@@ -132,6 +94,16 @@ impl FastRegQp {
                 err
             }
         })
+    }
+
+    /// Brings the queue pair from any state to RTS. Sleeps.
+    fn reconnect(&self) -> Result {
+        let reset = Attributes {
+            qp_state: State::Reset as u32,
+            ..Attributes::default()
+        };
+        self.qp.modify(&reset, mask::STATE)?;
+        self.connect()
     }
 
     /// Waits for a request, and returns its status, and whether it came too late. Sleeps for as long
@@ -161,63 +133,92 @@ impl FastRegQp {
             self.qp.look();
         }
     }
+}
 
-    /// Posts one request and waits for it, see [`Self::status_of`].
+/// Registers memory in a protection domain.
+///
+/// ```
+/// fn new_fast_reg(device: &device::Device) -> Result<Arc<FastRegQp>> {
+///     FastRegQp::new(pd::Pd::new(device)?)
+/// }
+/// ```
+#[pin_data]
+pub(crate) struct FastRegQp {
+    pd: Arc<Pd>,
+    /// For the queue pair and its completion queue.
+    _charges: [Charge; 2],
+    /// [`None`] after one that has failed and did not come back: the address at which its path begins
+    /// was removed, or the driver resets no queue pair. Held over a request: there is one at a time.
+    /// Taken before `Qp::modifying`.
+    #[pin]
+    current: Mutex<Option<Loop>>,
+}
+
+impl FastRegQp {
+    /// The number of times that a request is posted at most.
+    const TRIES: u32 = 4;
+
+    /// Creates the registration queue pair of `pd`, and charges the current process for it. Sleeps.
+    /// Fails with
+    ///
+    /// - [`edquot`](crate::ext::errno::edquot) when the limit of the rdma cgroup is reached,
+    /// - [`eopnotsupp`] when the device cannot register memory, see
+    ///   [`Device::obstacle`](super::device::Device::obstacle),
+    /// - [`eaddrnotavail`] when no port of the device has an address yet.
+    pub(crate) fn new(pd: Arc<Pd>) -> Result<Arc<Self>> {
+        if pd.device().obstacle().is_some() {
+            return Err(eopnotsupp());
+        }
+        let charge = || Charge::new(pd.device(), Resource::Object);
+        let charges = [charge()?, charge()?];
+        let first = Loop::new(&pd)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                pd,
+                _charges: charges,
+                current <- new_mutex!(Some(first), "rdma::FastRegQp::current"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Posts one request and waits for it, see [`Loop::status_of`].
     ///
     /// A request that was flushed is posted again, [`Self::TRIES`] times in all: another packet
-    /// moved the queue pair to ERR. Fails with [`EIO`] after that, or when the device refuses the
+    /// moved the queue pair to ERR. Where that does not come back, another one takes its place, which
+    /// fails as [`Self::new`] does. Fails with [`EIO`] after all tries, or when the device refuses the
     /// request or does not carry it out.
     fn run(&self, operation: &Operation<'_>) -> Result {
-        let mut has_failed = self.has_failed.lock();
+        let mut current = self.current.lock();
         for _ in 0..Self::TRIES {
-            if *has_failed {
-                self.recover(&mut has_failed)?;
+            if current.is_none() {
+                *current = Some(Loop::new(&self.pd)?);
             }
-            let waiter = waiter::post(Target::Send(&self.qp), operation, Data::None)?;
-            let (status, is_late) = self.status_of(&waiter);
+            let Some(this) = &*current else {
+                break;
+            };
+            let waiter = waiter::post(Target::Send(&this.qp), operation, Data::None)?;
+            let (status, is_late) = this.status_of(&waiter);
             let injected = fault::point().is_err();
-            if status == bindings::IB_WC_SUCCESS && !injected {
-                // Then the queue pair was moved to ERR.
-                *has_failed = is_late;
+            let is_done = status == bindings::IB_WC_SUCCESS && !injected;
+            // One that is late was moved to ERR, whatever came of the request.
+            if (is_late || !is_done) && this.reconnect().is_err() {
+                *current = None;
+            }
+            if is_done {
                 return Ok(());
             }
-            // The queue pair failed with the request. If the recovery fails, the next request
-            // repeats it.
-            let recovered = self.recover(&mut has_failed);
-            if status != bindings::IB_WC_WR_FLUSH_ERR || is_late || recovered.is_err() {
+            if is_late || status != bindings::IB_WC_WR_FLUSH_ERR {
                 break;
             }
         }
         Err(EIO)
     }
-
-    /// Returns whether it registers memory. If its queue pair has failed, this tries again to bring it
-    /// back. Sleeps.
-    ///
-    /// Some never come back: the address at which the path begins was removed, or the driver resets no
-    /// queue pair. What they have registered stays.
-    pub(crate) fn is_ready(&self) -> bool {
-        let mut has_failed = self.has_failed.lock();
-        !*has_failed || self.recover(&mut has_failed).is_ok()
-    }
-
-    /// Returns the queue pair to RTS, and sets `has_failed` unless that succeeds. Sleeps. Fails with
-    /// [`eaddrnotavail`] as [`Self::connect`] does, else with [`EIO`].
-    fn recover(&self, has_failed: &mut bool) -> Result {
-        let reset = Attributes {
-            qp_state: State::Reset as u32,
-            ..Attributes::default()
-        };
-        let result = self.qp.modify(&reset, mask::STATE);
-        let result = result.and_then(|()| self.connect());
-        *has_failed = result.is_err();
-        result.map_err(|err| if err == eaddrnotavail() { err } else { EIO })
-    }
 }
 
 impl Register for FastRegQp {
     fn pd(&self) -> &Arc<Pd> {
-        self.qp.pd()
+        &self.pd
     }
 
     unsafe fn register(&self, mr: *mut bindings::ib_mr, key: u32, access: u32) -> Result {
@@ -226,7 +227,7 @@ impl Register for FastRegQp {
     }
 
     fn invalidate(&self, rkey: u32) -> Result {
-        if !self.pd().device().has_local_inv() {
+        if !self.pd.device().has_local_inv() {
             return Err(eopnotsupp());
         }
         self.run(&Operation::invalidate(rkey))
