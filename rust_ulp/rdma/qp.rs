@@ -768,11 +768,10 @@ impl<H: WrHandler> Qp<H> {
         // Of another one, drivers need not say that it has left the queue.
         let shared = self.member.shared().filter(|_| self.receives.load(Relaxed));
         let is_used = sent || received || shared.is_some();
-        if is_used || self.state() != State::Reset {
-            if !self.receives.load(Relaxed) {
-                // It has taken no receive, so nobody need hear that it takes no more.
-                self.finished.store(true, Release);
-            }
+        // One that has not begun to receive from a shared queue would say, at any later time, that it
+        // has left that queue.
+        let has_srq = self.member.shared().is_some();
+        if is_used || !has_srq && self.state() != State::Reset {
             let is_failed = self.fail();
             // Also when the driver refuses: nothing more can be posted.
             self.state.store(bindings::IB_QPS_ERR, Release);
