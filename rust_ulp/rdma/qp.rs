@@ -118,7 +118,7 @@ pub(crate) struct Qp<H: WrHandler> {
     number: u32,
     qp_type: QpType,
     capacity: Capacity,
-    /// The state that [`Qp::modify`] set last; failures do not change it.
+    /// What the last change set, or ERR or SQE when that was found. The device may have gone to ERR since.
     state: Atomic<u32>,
     /// Serializes changes of the state, queries, and the end. Taken before `Cq::draining`.
     #[pin]
@@ -676,8 +676,8 @@ impl<H: WrHandler> Qp<H> {
         )
     }
 
-    /// Moves a queue pair to ERR when its driver gave a change up halfway. From ERR it drains, and
-    /// may be reset. Sleeps.
+    /// Moves a queue pair to ERR when its driver gave a change up halfway, or when it had failed before
+    /// and nobody was told. From ERR it drains, and may be reset. Sleeps.
     ///
     /// When rxe has no memory for the reads of a peer, `rxe_qp_from_attr()` has already set the new
     /// state and stopped the receive task. A second try would be refused, and receives would not be
@@ -701,8 +701,8 @@ impl<H: WrHandler> Qp<H> {
         }
         if now != bindings::IB_QPS_ERR {
             self.fail();
-            self.state.store(bindings::IB_QPS_ERR, Release);
         }
+        self.state.store(bindings::IB_QPS_ERR, Release);
     }
 
     /// Returns whether the queue pair is in ERR, by a change or by a failure, or has ended. Sleeps.

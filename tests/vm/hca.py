@@ -507,6 +507,11 @@ def test_halfway(r):
     b.connect(a)
     a.file.submit([a.write(b, 8)])
     r.equal("... and it works again", a.cq.wait(1)[0].status, 0)
+    grant = bound(a)
+    adapter(fail_halfway=1)
+    said = error_of(a.qp.modify, "STATE", qp_state=N["QPS_ERR"])
+    r.equal("QP_MODIFY to ERR that fails halfway: ENOMEM", said, "ENOMEM")
+    r.equal("... a grant of the queue pair ends, too", endings(a.file, 1), [(grant.handle, N["GRANT_EXPIRED"])])
     a.close()
     b.close()
 
