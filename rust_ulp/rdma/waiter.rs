@@ -54,7 +54,10 @@ use kernel::{
         },
         Arc, //
     },
-    time::Jiffies,
+    time::{
+        msecs_to_jiffies,
+        Jiffies, //
+    },
     types::Opaque, //
 };
 
@@ -62,7 +65,7 @@ use kernel::{
 ///
 /// ```
 /// fn send(qp: &Arc<qp::Qp<WaitHandler>>, buffer: &buffer::Buffer) -> Result {
-///     qp.post_send(&wr::Operation::send(), buffer.local()?)?.wait()
+///     qp.post_send(&wr::Operation::send(), buffer.local()?)?.wait_within(1000)
 /// }
 /// ```
 #[pin_data]
@@ -87,14 +90,14 @@ impl Waiter {
         (left != 0).then(|| self.status.load(Acquire))
     }
 
-    /// Waits for the request. Sleeps. Fails with [`EIO`] when the request failed.
-    pub(crate) fn wait(&self) -> Result {
-        // SAFETY: The completion is initialized.
-        unsafe { kernel::bindings::wait_for_completion(self.done.get()) };
-        if self.status.load(Acquire) == bindings::IB_WC_SUCCESS {
-            Ok(())
-        } else {
-            Err(EIO)
+    /// Waits for the request, but no longer than `millis`. Sleeps.
+    ///
+    /// Fails with [`ETIMEDOUT`] when the request goes on, and with [`EIO`] when it failed.
+    pub(crate) fn wait_within(&self, millis: u32) -> Result {
+        match self.status_within(msecs_to_jiffies(millis)) {
+            None => Err(ETIMEDOUT),
+            Some(bindings::IB_WC_SUCCESS) => Ok(()),
+            Some(_) => Err(EIO),
         }
     }
 

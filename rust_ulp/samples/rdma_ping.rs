@@ -24,6 +24,8 @@ use ::kernel::{new_mutex, prelude::*, sync::Arc, sync::Mutex};
 const MESSAGES: u8 = 64;
 /// Bytes of a message.
 const SIZE: usize = 64;
+/// Milliseconds after which a request is given up: `add` holds a lock of the core meanwhile.
+const LIMIT: u32 = 10_000;
 
 module! { type: RdmaPing, name: "rdma_ping", description: "An RDMA client", license: "GPL", }
 
@@ -103,8 +105,8 @@ fn ping(from: &Arc<FastRegQp>, to: &Arc<FastRegQp>) -> Result<[u64; 3]> {
                 true => Some(b.post_recv(far.local()?)?),
                 false => None,
             };
-            a.post_send(&op, near.local()?)?.wait()?;
-            received.map_or(Ok(()), |received| received.wait())?;
+            a.post_send(&op, near.local()?)?.wait_within(LIMIT)?;
+            received.map_or(Ok(()), |received| received.wait_within(LIMIT))?;
             ns = ns.saturating_add(now_ns().saturating_sub(start));
             destination.check(&[number; SIZE])?; // EBADMSG when something else arrived.
         }

@@ -39,6 +39,8 @@ use ::kernel::{new_mutex, prelude::*, sync::Arc, sync::Mutex};
 const MESSAGES: u8 = 8;
 /// Bytes of a message.
 const SIZE: usize = 64;
+/// Milliseconds after which a request is given up: longer than all retries take.
+const LIMIT: u32 = 5000;
 
 module! { type: LabPing, name: "lab_ping", description: "Lab 13", license: "GPL", }
 
@@ -128,8 +130,8 @@ fn ping(from: &Arc<FastRegQp>, to: &Arc<FastRegQp>) -> Result {
             // learner 4: a debug line, with the number of the message and that of the queue pair
             dynamic_pr_debug!("lab_ping", "message {} of qp {}\n", number, a.number());
             // end 4
-            a.post_send(&op, near.local()?)?.wait()?;
-            received.map_or(Ok(()), |received| received.wait())?;
+            a.post_send(&op, near.local()?)?.wait_within(LIMIT)?;
+            received.map_or(Ok(()), |received| received.wait_within(LIMIT))?;
             destination.check(&[number; SIZE])?; // EBADMSG when something else arrived.
         }
         Ok(())
