@@ -167,8 +167,10 @@ class Program:
         return found
 
     def stop(self):
+        """Kills it. One that sleeps in the kernel stays."""
         self.process.kill()
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=PATIENCE)
 
 
 class Traced:
@@ -564,6 +566,8 @@ class Lab:
 
     def __init__(self, program, kind):
         self.program, self.kind, self.evidence, self.started = program, kind, [], []
+        # Whether the check leaves something behind that hangs.
+        self.stuck = False
 
     def saw(self, text):
         self.evidence.append(text)
@@ -602,6 +606,7 @@ def main(check):
             if program.status() is None:
                 program.stop()
     verdict["evidence"] = lab.evidence
+    verdict["stuck"] = lab.stuck or any(program.status() is None for program in lab.started)
     verdict["program"] = lab.started[-1].said()[-2000:] if lab.started else ""
     print(json.dumps(verdict), flush=True)
     os._exit(status)  # libibverbs does not survive what Python tears down in its own order
