@@ -32,6 +32,10 @@ in_guest() {
 	# end 3
 }
 
+[[ ${!#} =~ ^[0-9]+(\.[0-9]+)?$ ]] || {
+	echo "LEAST is a number of MiB/s" >&2
+	exit 2
+}
 if [ "$1" = guest ]; then
 	in_guest "$2"
 	exit
