@@ -412,8 +412,9 @@ def test_keys(r):
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 * MEBI, 64 * MEBI))
     file = File("h1", "")
     pd = file.pd()
-    buffer = Buffer(file, pd, 7 * MEBI)
-    own = mmap.mmap(-1, 2 * MEBI, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # Tables have an entry for each page, whatever its size.
+    buffer = Buffer(file, pd, 1792 * ulp.PAGE)
+    own = mmap.mmap(-1, 512 * ulp.PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     own.madvise(mmap.MADV_NOHUGEPAGE)
 
     def fill(count=1000):
@@ -428,7 +429,7 @@ def test_keys(r):
     def run():
         grants, why = fill()
         first, got = len(grants), [why]
-        # What a region has is a little less than 34 KiB of 7 MiB, and 9 KiB of 2 MiB.
+        # What a region has is a little less than 34 KiB of 1792 pages, and 9 KiB of 512.
         got += [pin() for _ in range(4)]
         for grant in grants[:100]:
             file.destroy(grant)
@@ -438,7 +439,7 @@ def test_keys(r):
 
     got = as_user(1020, run)
     r.equal(
-        "grants of 7 MiB, regions of 2 MiB, and grants when 100 are destroyed: up to the limit",
+        "grants of 1792 pages, regions of 512, and grants when 100 are destroyed: up to the limit",
         got,
         repr(["EDQUOT", "none", "none", "none", "EDQUOT", 992, 100, "EDQUOT"]),
     )
@@ -446,7 +447,7 @@ def test_keys(r):
     r.equal("who may exceed limits has none", error_of(file.grant, buffer), "none")
     file.close()
     file = File("h1", "")
-    buffer = Buffer(file, file.pd(), 7 * MEBI)
+    buffer = Buffer(file, file.pd(), 1792 * ulp.PAGE)
     r.equal("all is given back with the file", as_user(1020, lambda: len(fill()[0])), repr(992))
     file.close()
 
