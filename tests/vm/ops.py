@@ -109,7 +109,7 @@ def test_atomics(r):
         where = remote(b.grant, at)
         bad = a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 128, length, atomic=operands, **where)
         r.equal(f"{what}: EINVAL", error_of(a.file.submit, [bad]), "EINVAL")
-    wide = ulp.Buffer(a.file, a.pd, 4 << 20, page_size=4096)
+    wide = ulp.Buffer(a.file, a.pd, 1024 * ulp.PAGE, page_size=4096)
     where = remote(b.grant, 64)
     across = a.qp.wr("ATOMIC_FETCH_AND_ADD", wide, wide.key_bytes - 4, 8, atomic=(1,), **where)
     r.equal("an atomic across the border of two keys: E2BIG", error_of(a.file.submit, [across]), "E2BIG")
@@ -771,7 +771,7 @@ def test_stops_when_full(r):
 
     # The peer has no receives: nothing completes.
     spare = Buffer(a.file, a.pd, 4096)
-    spare.map[:] = pattern(6, 4096)
+    spare.map[:4096] = pattern(6, 4096)
     sends = [a.qp.wr("SEND", spare, 64 * i, 64, user_data=i) for i in range(depth + 4)]
     *got, arg = a.file.try_submit(sends, cq=a.cq.handle, min_complete=1, timeout_ns=10**6)
     r.equal("with sends that wait: the queue's depth is posted", got, ["none", depth, "EAGAIN"])
@@ -792,7 +792,7 @@ def test_stops_when_full(r):
     a.file.destroy(spare.handle)
     # If it were free, these would take it.
     for later in [Buffer(a.file, a.pd, 4096) for _ in range(64)]:
-        later.map[:] = pattern(7, 4096)
+        later.map[:4096] = pattern(7, 4096)
     b.file.submit([b.qp.wr("RECV", b.buffer, 64 * i, 64) for i in range(depth)])
     done = [(c.user_data, c.status) for c in a.cq.wait(depth)]
     r.equal("the posted sends succeed when their buffer is destroyed", done, [(i, 0) for i in range(depth)])
