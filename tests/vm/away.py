@@ -34,16 +34,16 @@ def array_of(kind, data):
     return (getattr(ctypes, kind) * (len(data) // ctypes.sizeof(getattr(ctypes, kind)))).from_buffer_copy(data)
 
 
-def seen(num, gid, psn, grant):
+def seen(num, gid, lid, psn, grant):
     """What an End shows its peer."""
     here = types.SimpleNamespace
-    return here(qp=here(num=num), psn=psn, grant=grant, file=here(gid=lambda: here(gid=gid)))
+    return here(qp=here(num=num), psn=psn, grant=grant, file=here(gid=lambda: here(gid=gid), lid=lambda: lid))
 
 
 class Pickler(pickle.Pickler):
     def reducer_override(self, obj):
         if SERVER is None and isinstance(obj, ulp.End):
-            return seen, (obj.qp.num, bytes(obj.file.gid().gid), obj.psn, obj.grant)
+            return seen, (obj.qp.num, bytes(obj.file.gid().gid), obj.file.lid(), obj.psn, obj.grant)
         if isinstance(obj, ctypes.Structure):
             return struct_of, (type(obj).__name__, bytes(obj))
         if isinstance(obj, ctypes.Array):
