@@ -587,8 +587,16 @@ fn flow_control(device: &RdmaDevice, port: &Port, found: &mut Findings) -> Resul
         Err(Errno::EOPNOTSUPP) => found.note("pfc", format!("{name}: {not_offered}"))?,
         Err(errno) => found.note("pfc", say!(found, "{0}: cannot be read: {1}", name, errno))?,
     }
-    let ecn = system::ecn(name).unwrap_or(not_offered);
-    found.note("ecn", format!("{name}: {ecn}"))?;
+    // The mainline driver of mlx5 has its switches in debugfs.
+    let ecn = match system::ecn(name) {
+        Some(ecn) => format!("{name}: {ecn}"),
+        None => say!(
+            found,
+            "{0}: no switch for it in /sys/class/net/{0}/ecn",
+            name
+        ),
+    };
+    found.note("ecn", ecn)?;
     let dscp = match system::default_tos(&device.name, port.port) {
         Some(tos) => say!(
             found,
