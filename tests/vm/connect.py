@@ -194,6 +194,10 @@ class Thread:
         self.thread = threading.Thread(target=body, daemon=True)
         self.thread.start()
 
+    def over(self):
+        """Whether the call has returned."""
+        return not self.thread.is_alive()
+
     def end(self, seconds=40):
         self.thread.join(seconds * PATIENCE)
         if self.thread.is_alive():
@@ -1001,6 +1005,12 @@ def test_gone(r):
             break
         # It gave up before nobody heard of it, and the request is gone.
         error_of(accept, server.end, request)
+    again = Thread(connect, c, "10.9.0.1", server.port, seconds=20)
+    r.equal(
+        "while that request waits, the manager there rejects another one of the same queue pair as stale",
+        (again.name(), getattr(again.error, "reason", 0)),
+        ("ECONNREFUSED", 10),
+    )
     server.end.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1, access_flags=ACCESS)
     server.end.file.submit([server.end.qp.wr("RECV", server.end.buffer, 0, 64, user_data=5)])
     got = error_of(accept, server.end, request, seconds=1.5)
