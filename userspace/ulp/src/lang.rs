@@ -6,8 +6,9 @@ use clap::{Args, ValueEnum};
 use rust_ulp::Status;
 use std::fmt::Display;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Lang {
+    #[default]
     En,
     Zh,
 }

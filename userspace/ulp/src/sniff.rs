@@ -19,7 +19,7 @@ use nix::sys::time::{TimeSpec, TimeVal};
 use packet::{take, Packet, TEXTS};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, IoSliceMut, Write};
+use std::io::{IoSliceMut, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ const PCAP_NS: u32 = 0xa1b2_3c4d;
 const ETHERNET: u32 = 1;
 
 /// Arguments of `ulp sniff`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Sniff {
     /// Network interface [default: all of this network namespace]
     interface: Option<String>,
@@ -55,42 +55,25 @@ pub struct Sniff {
 }
 
 /// Prints packets, and writes them to a file.
+#[derive(Default)]
 struct Printer {
     lang: Lang,
     count: u64,
-    limit: u64,
+    limit: Option<u64>,
     first: Option<Duration>,
     /// When each request was seen last, by addresses, queue pair, opcode and PSN.
     requests: HashMap<([IpAddr; 2], u32, u8, u32), Duration>,
     file: Option<File>,
 }
 
-/// Creates a pcap file.
-fn create(path: &Path) -> io::Result<File> {
-    let mut file = File::create(path)?;
-    // The magic number, version 2.4, no time zone, no accuracy.
-    let head = [PCAP_NS, (4 << 16) | 2, 0, 0, FRAME as u32, ETHERNET];
-    file.write_all(&head.map(u32::to_le_bytes).concat())?;
-    Ok(file)
-}
-
 impl Printer {
-    fn new(args: &Sniff) -> Self {
-        Self {
-            lang: args.lang.get(),
-            count: 0,
-            limit: args.count.unwrap_or(u64::MAX),
-            first: None,
-            requests: HashMap::new(),
-            file: None,
-        }
-    }
-
-    /// Creates the file for the packets. A file of that name loses what it has.
+    /// Creates a pcap file for the packets. A file of that name loses what it has.
     fn write_to(&mut self, path: &Path) -> Result<()> {
-        let file = create(path);
-        let file = file.with_context(|| format!("{}: cannot be written", path.display()))?;
-        self.file = Some(file);
+        // The magic number, version 2.4, no time zone, no accuracy.
+        let head = [PCAP_NS, (4 << 16) | 2, 0, 0, FRAME as u32, ETHERNET];
+        let head = head.map(u32::to_le_bytes).concat();
+        let file = File::create(path).and_then(|mut file| file.write_all(&head).map(|()| file));
+        self.file = Some(file.with_context(|| format!("{}: cannot be written", path.display()))?);
         Ok(())
     }
 
@@ -127,7 +110,7 @@ impl Printer {
             file.write_all(&record).context("writing the pcap file")?;
         }
         print(&line)?;
-        Ok(self.count >= self.limit)
+        Ok(self.limit.is_some_and(|limit| self.count >= limit))
     }
 }
 
@@ -226,7 +209,11 @@ fn replay(path: &Path, printer: &mut Printer) -> Result<()> {
 
 impl Sniff {
     pub fn run(self) -> Result<ExitCode> {
-        let mut printer = Printer::new(&self);
+        let mut printer = Printer {
+            lang: self.lang.get(),
+            limit: self.count,
+            ..Printer::default()
+        };
         match &self.read {
             Some(path) => replay(path, &mut printer)?,
             None => capture(&self, &mut printer)?,

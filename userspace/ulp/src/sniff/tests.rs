@@ -24,20 +24,9 @@ fn golden() -> Vec<(Duration, Vec<u8>, &'static str)> {
     all
 }
 
-fn printer(lang: Lang) -> Printer {
-    Printer {
-        lang,
-        count: 0,
-        limit: u64::MAX,
-        first: None,
-        requests: HashMap::new(),
-        file: None,
-    }
-}
-
 #[test]
 fn each_packet_of_the_fixture_has_its_line() {
-    let mut printer = printer(Lang::En);
+    let mut printer = Printer::default();
     for (at, frame, want) in golden() {
         let line = printer.line(at, &frame);
         assert_eq!(line.as_deref().map(str::trim), Some(want));
@@ -52,7 +41,10 @@ fn each_meaning_has_a_text_in_both_languages() {
     let used = OPERATIONS.map(|(_, key)| key).into_iter();
     let used: BTreeSet<_> = used.chain(others).chain(naks).collect();
     assert_eq!(keys, used);
-    let mut printer = printer(Lang::Zh);
+    let mut printer = Printer {
+        lang: Lang::Zh,
+        ..Printer::default()
+    };
     for (at, frame, _) in golden() {
         let line = printer.line(at, &frame).unwrap();
         assert!(
@@ -84,20 +76,10 @@ fn a_changed_byte_breaks_the_icrc_unless_routers_may_change_it() {
     }
 }
 
-fn writes(path: &Path) -> Sniff {
-    Sniff {
-        interface: None,
-        write: Some(path.to_owned()),
-        read: None,
-        count: None,
-        lang: LangArg::default(),
-    }
-}
-
 #[test]
 fn a_file_that_cannot_be_written_is_named() {
     let path = Path::new("/proc/self/no/file");
-    let error = Printer::new(&writes(path)).write_to(path).unwrap_err();
+    let error = Printer::default().write_to(path).unwrap_err();
     assert_eq!(error.to_string(), "/proc/self/no/file: cannot be written");
 }
 
@@ -105,16 +87,13 @@ fn a_file_that_cannot_be_written_is_named() {
 fn a_capture_that_cannot_begin_leaves_the_file_alone() {
     let path = std::env::temp_dir().join(format!("ulp-sniff-{}-before.pcap", id()));
     std::fs::write(&path, "an earlier capture").unwrap();
-    let interface = Some("no such one".to_owned());
     let args = Sniff {
-        interface,
-        ..writes(&path)
+        interface: Some("no such one".to_owned()),
+        write: Some(path.clone()),
+        ..Sniff::default()
     };
-    let error = args.run().unwrap_err();
-    assert!(
-        error.to_string().contains("no network interface"),
-        "{error}"
-    );
+    let error = args.run().unwrap_err().to_string();
+    assert!(error.contains("no network interface"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"an earlier capture");
     std::fs::remove_file(path).unwrap();
 }
@@ -122,7 +101,7 @@ fn a_capture_that_cannot_begin_leaves_the_file_alone() {
 #[test]
 fn a_written_file_reads_the_same() {
     let path = std::env::temp_dir().join(format!("ulp-sniff-{}.pcap", id()));
-    let mut printer = Printer::new(&writes(&path));
+    let mut printer = Printer::default();
     printer.write_to(&path).unwrap();
     for (at, frame, _) in golden() {
         assert!(!printer.frame(at, &frame).unwrap());
@@ -147,13 +126,14 @@ fn a_written_file_reads_the_same() {
 proptest! {
     #[test]
     fn nonsense_is_no_packet_or_has_a_line(bytes: Vec<u8>, at: usize, by: u8) {
-        let _ = printer(Lang::En).line(Duration::ZERO, &bytes);
+        let mut printer = Printer::default();
+        let _ = printer.line(Duration::ZERO, &bytes);
         let _ = frames(&bytes);
         for (_, mut frame, _) in golden() {
             let at = at % frame.len();
             frame[at] ^= by;
-            let _ = printer(Lang::En).line(Duration::ZERO, &frame);
-            let _ = printer(Lang::En).line(Duration::ZERO, &frame[..at]);
+            let _ = printer.line(Duration::ZERO, &frame);
+            let _ = printer.line(Duration::ZERO, &frame[..at]);
         }
     }
 }
