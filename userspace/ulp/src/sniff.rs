@@ -16,7 +16,7 @@ use nix::sys::socket::{
     SockFlag, SockProtocol, SockType,
 };
 use nix::sys::time::{TimeSpec, TimeVal};
-use packet::{take, Packet, TEXTS};
+use packet::{number, Packet, TEXTS};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{IoSliceMut, Write};
@@ -62,7 +62,7 @@ struct Printer {
     limit: Option<u64>,
     first: Option<Duration>,
     /// When each request was seen last, by addresses, queue pair, opcode and PSN.
-    requests: HashMap<([IpAddr; 2], u32, u8, u32), Duration>,
+    requests: HashMap<([IpAddr; 2], u64, u8, u64), Duration>,
     file: Option<File>,
 }
 
@@ -172,25 +172,22 @@ fn capture(args: &Sniff, printer: &mut Printer) -> Result<()> {
 }
 
 /// Returns the frames of a pcap file, with their times.
-fn frames(mut bytes: &[u8]) -> Result<Vec<(Duration, &[u8])>> {
-    fn word(bytes: &mut &[u8]) -> Option<u32> {
-        take(bytes).map(u32::from_le_bytes)
-    }
-    let unit = match word(&mut bytes) {
+fn frames(bytes: &[u8]) -> Result<Vec<(Duration, &[u8])>> {
+    let word = |at| number(bytes, at..at + 4).map(|word| (word as u32).swap_bytes());
+    let unit = match word(0) {
         Some(PCAP) => 1000,
         Some(PCAP_NS) => 1,
         _ => bail!("this is not a pcap file of a little-endian host; `tcpdump -w` writes one"),
     };
-    // The version, the time zone, the accuracy, the longest frame.
-    let is_ethernet = take::<16>(&mut bytes).is_some() && word(&mut bytes) == Some(ETHERNET);
+    // The version, the time zone, the accuracy and the longest frame are between them.
+    let is_ethernet = word(20) == Some(ETHERNET);
     ensure!(is_ethernet, "its packets are not Ethernet frames");
+    let mut place = 24;
     let next = || {
-        let seconds = word(&mut bytes)?;
-        let fraction = word(&mut bytes)?.checked_mul(unit)?;
-        let (len, _) = (word(&mut bytes)?, word(&mut bytes)?);
-        let (frame, rest) = bytes.split_at_checked(len as usize)?;
-        bytes = rest;
-        let at = Duration::from_secs(seconds.into()) + Duration::from_nanos(fraction.into());
+        let fraction = word(place + 4)?.checked_mul(unit)?;
+        let at = Duration::from_secs(word(place)?.into()) + Duration::from_nanos(fraction.into());
+        let frame = bytes.get(place + 16..)?.get(..word(place + 8)? as usize)?;
+        place += 16 + frame.len();
         Some((at, frame))
     };
     Ok(std::iter::from_fn(next).collect())

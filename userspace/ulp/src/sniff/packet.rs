@@ -4,23 +4,18 @@
 //! specification, behind UDP port 4791 (annex A17).
 
 use crate::lang::{Lang, Texts};
+use libc::{c_int, ETH_P_8021Q, ETH_P_IP, ETH_P_IPV6, IPPROTO_UDP};
 use rust_ulp::qp::RnrTimer;
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Range;
 
-const ETH_P_IP: u16 = 0x0800;
-const ETH_P_IPV6: u16 = 0x86dd;
-const ETH_P_8021Q: u16 = 0x8100;
-const IPPROTO_UDP: u8 = 17;
-const PORT: u16 = 4791;
-/// Bytes of an IPv6 header, of a UDP header, of the checksum at the end.
+const PORT: u64 = 4791;
+/// Bytes of an IPv6 header and of a UDP header.
 const IPV6: usize = 40;
 const UDP: usize = 8;
-const ICRC: usize = 4;
-/// The bits of a queue pair number, of a PSN and of an MSN.
-const LOW_24: u32 = 0xff_ffff;
 /// The queue pair of the connection manager, and the opcode of a congestion notification.
-const GSI: u32 = 1;
+const GSI: u64 = 1;
 const CNP: u8 = 0x81;
 /// The upper three bits of the opcodes of datagrams.
 const UD: u8 = 3;
@@ -56,47 +51,14 @@ pub const OPERATIONS: [(&str, &str); 24] = [
     ("SEND Only with Invalidate", "send.only"),
 ];
 
-/// Takes the first bytes off.
-pub fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(*first)
+/// Returns the number in network order at a place of at most eight bytes.
+pub fn number(bytes: &[u8], place: Range<usize>) -> Option<u64> {
+    let bytes = bytes.get(place)?.iter();
+    Some(bytes.fold(0, |number, byte| (number << 8) | u64::from(*byte)))
 }
 
-fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
-    take(bytes).map(u32::from_be_bytes)
-}
-
-fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
-    take(bytes).map(u64::from_be_bytes)
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    take(&mut bytes.get(at..)?).map(u16::from_be_bytes)
-}
-
-fn address_at<const N: usize>(bytes: &[u8], at: usize) -> Option<IpAddr>
-where
-    IpAddr: From<[u8; N]>,
-{
-    take(&mut bytes.get(at..)?).map(IpAddr::from)
-}
-
-/// Computes the checksum of Ethernet, which the ICRC is as well.
-fn crc32(bytes: impl IntoIterator<Item = u8>) -> u32 {
-    let mut crc = !0;
-    for byte in bytes {
-        crc ^= u32::from(byte);
-        for _ in 0..8 {
-            let low = crc & 1;
-            crc = (crc >> 1) ^ (low * 0xedb8_8320);
-        }
-    }
-    !crc
-}
-
-/// Computes the ICRC of an IP packet without its last four bytes, whose UDP header is at `udp`.
-/// What may change on the way counts as ones.
+/// Computes the ICRC of an IP packet without its last four bytes, whose UDP header is at `udp`: the
+/// checksum of Ethernet. What may change on the way counts as ones.
 fn icrc(packet: &[u8], udp: usize) -> u32 {
     let is_ipv4 = packet.first().is_some_and(|byte| byte >> 4 == 4);
     let masked = packet.iter().enumerate().map(|(at, byte)| match at {
@@ -110,15 +72,19 @@ fn icrc(packet: &[u8], udp: usize) -> u32 {
         _ => *byte,
     });
     // In the place of an LRH.
-    crc32([0xff; 8].into_iter().chain(masked))
+    let bytes = [0xff; 8].into_iter().chain(masked);
+    !bytes.fold(!0, |crc, byte| {
+        let shift = |crc: u32, _| (crc >> 1) ^ ((crc & 1) * 0xedb8_8320);
+        (0..8).fold(crc ^ u32::from(byte), shift)
+    })
 }
 
 /// A RoCE v2 packet.
 #[derive(Debug)]
 pub struct Packet {
     pub opcode: u8,
-    pub qp_num: u32,
-    pub psn: u32,
+    pub qp_num: u64,
+    pub psn: u64,
     /// The other fields of its headers, in words.
     fields: String,
     /// What an acknowledgement says (AETH).
@@ -130,31 +96,25 @@ pub struct Packet {
 
 /// Takes an IP packet with UDP to the port of RoCE v2 out of an Ethernet frame: the addresses, the
 /// packet, and where its UDP header is.
-fn network(mut frame: &[u8]) -> Option<([IpAddr; 2], &[u8], usize)> {
-    take::<12>(&mut frame)?;
-    let mut ethertype = take(&mut frame).map(u16::from_be_bytes)?;
-    if ethertype == ETH_P_8021Q {
-        take::<2>(&mut frame)?;
-        ethertype = take(&mut frame).map(u16::from_be_bytes)?;
-    }
-    let (addresses, len, protocol, udp) = match ethertype {
+fn network(frame: &[u8]) -> Option<([IpAddr; 2], &[u8], usize)> {
+    let (ethertype, packet) = match number(frame, 12..14)? as c_int {
+        ETH_P_8021Q => (number(frame, 16..18)? as c_int, frame.get(18..)?),
+        ethertype => (ethertype, frame.get(14..)?),
+    };
+    let v4 = |at| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<4>()?));
+    let v6 = |at| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
+    let word = |at| Some(number(packet, at..at + 2)? as usize);
+    let ihl = usize::from(packet.first()? & 0xf);
+    let (addresses, protocol, udp, len) = match ethertype {
         // Only the first fragment has a UDP header, and none has the whole packet.
-        ETH_P_IP if u16_at(frame, 6)? & 0x3fff != 0 => return None,
-        ETH_P_IP => {
-            let addresses = [address_at::<4>(frame, 12)?, address_at::<4>(frame, 16)?];
-            let udp = usize::from(frame.first()? & 0xf) * 4;
-            (addresses, u16_at(frame, 2)?.into(), frame.get(9)?, udp)
-        }
-        ETH_P_IPV6 => {
-            let addresses = [address_at::<16>(frame, 8)?, address_at::<16>(frame, 24)?];
-            let len = IPV6 + usize::from(u16_at(frame, 4)?);
-            (addresses, len, frame.get(6)?, IPV6)
-        }
+        ETH_P_IP if word(6)? & 0x3fff != 0 => return None,
+        ETH_P_IP => ([v4(12)?, v4(16)?], packet.get(9)?, ihl * 4, word(2)?),
+        ETH_P_IPV6 => ([v6(8)?, v6(24)?], packet.get(6)?, IPV6, IPV6 + word(4)?),
         _ => return None,
     };
-    let packet = frame.get(..len)?;
-    let is_roce = *protocol == IPPROTO_UDP && u16_at(packet, udp + 2)? == PORT;
-    is_roce.then_some((addresses, packet, udp))
+    let packet = packet.get(..len)?;
+    let is_udp = c_int::from(*protocol) == IPPROTO_UDP;
+    (is_udp && number(packet, udp + 2..udp + 4)? == PORT).then_some((addresses, packet, udp))
 }
 
 impl Packet {
@@ -162,68 +122,71 @@ impl Packet {
     /// another protocol, and for one that is too short for its headers.
     pub fn decode(frame: &[u8]) -> Option<([IpAddr; 2], Self)> {
         let (addresses, packet, udp) = network(frame)?;
-        let (covered, sum) = packet.split_at_checked(packet.len().checked_sub(ICRC)?)?;
-        let mut rest = covered.get(udp + UDP..)?;
-        let [opcode, flags, _, _] = take(&mut rest)?;
-        let qp_num = take_u32(&mut rest)? & LOW_24;
-        let last = take_u32(&mut rest)?;
+        let (covered, sum) = packet.split_last_chunk()?;
+        let mut at = udp + UDP;
+        let mut take = |len| {
+            at += len;
+            number(covered, at - len..at)
+        };
+        let (opcode, flags, _, qp_num) = (take(1)? as u8, take(1)?, take(3)?, take(3)?);
+        let (ack, psn) = (take(1)?, take(3)?);
         let mut this = Self {
             opcode,
             qp_num,
-            psn: last & LOW_24,
+            psn,
             fields: String::new(),
             syndrome: 0,
             message: None,
-            has_icrc: sum == icrc(covered, udp).to_le_bytes(),
+            has_icrc: *sum == icrc(covered, udp).to_le_bytes(),
         };
-        if last >> 31 == 1 {
+        if ack >> 7 == 1 {
             this.fields += " ackreq";
         }
-        if flags & 0x80 != 0 {
+        if flags >> 7 == 1 {
             this.fields += " solicited";
         }
-        this.headers(&mut rest)?;
+        this.headers(&mut take)?;
+        let data = covered.get(at..)?;
         // At most three bytes at the end of the data fill it up to a multiple of four.
-        let len = rest.len().checked_sub(usize::from((flags >> 4) & 3))?;
+        let len = data.len().checked_sub((flags as usize >> 4) & 3)?;
         if len != 0 {
             this.fields += &format!(" data {len}");
         }
         if opcode >> 5 == UD && qp_num == GSI {
-            this.message = message(rest);
+            this.message = message(data);
         }
         Some((addresses, this))
     }
 
     /// Takes the headers between BTH and data off.
-    fn headers(&mut self, rest: &mut &[u8]) -> Option<()> {
+    fn headers(&mut self, mut take: impl FnMut(usize) -> Option<u64>) -> Option<()> {
         let operation = self.operation();
         if self.opcode >> 5 == UD {
-            let (qkey, from) = (take_u32(rest)?, take_u32(rest)? & LOW_24);
+            let (qkey, _, from) = (take(4)?, take(1)?, take(3)?);
             self.fields += &format!(" from qp {from} qkey {qkey:#x}");
         }
         // RETH and AtomicETH begin alike.
         if matches!(operation, 6 | 10..=12 | 19 | 20) {
-            let (addr, rkey) = (take_u64(rest)?, take_u32(rest)?);
+            let (addr, rkey) = (take(8)?, take(4)?);
             self.fields += &format!(" addr {addr:#x} rkey {rkey:#x}");
         }
         self.fields += &match operation {
-            6 | 10 | 12 => format!(" length {}", take_u32(rest)?),
-            11 => format!(" length {} imm {:#x}", take_u32(rest)?, take_u32(rest)?),
-            19 | 20 => match (operation, take_u64(rest)?, take_u64(rest)?) {
+            6 | 10 | 12 => format!(" length {}", take(4)?),
+            11 => format!(" length {} imm {:#x}", take(4)?, take(4)?),
+            19 | 20 => match (operation, take(8)?, take(8)?) {
                 (19, swap, compare) => format!(" swap {swap:#x} compare {compare:#x}"),
                 (_, add, _) => format!(" add {add:#x}"),
             },
             13 | 15..=18 => {
-                let answer = take_u32(rest)?;
-                self.syndrome = answer.to_be_bytes()[0];
-                format!(" syndrome {:#04x} msn {}", self.syndrome, answer & LOW_24)
+                self.syndrome = take(1)? as u8;
+                format!(" syndrome {:#04x} msn {}", self.syndrome, take(3)?)
             }
-            22 | 23 => format!(" invalidates rkey {:#x}", take_u32(rest)?),
-            3 | 5 | 9 => format!(" imm {:#x}", take_u32(rest)?),
+            22 | 23 => format!(" invalidates rkey {:#x}", take(4)?),
+            3 | 5 | 9 => format!(" imm {:#x}", take(4)?),
             _ => String::new(),
         };
         if operation == 18 {
-            self.fields += &format!(" original {:#x}", take_u64(rest)?);
+            self.fields += &format!(" original {:#x}", take(8)?);
         }
         Some(())
     }
@@ -300,7 +263,7 @@ fn message(datagram: &[u8]) -> Option<&'static str> {
     let names = [
         "REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR",
     ];
-    let at = usize::from(u16_at(datagram, 16)?).checked_sub(0x10);
+    let at = (number(datagram, 16..18)? as usize).checked_sub(0x10);
     Some(at.and_then(|at| names.get(at)).copied().unwrap_or(""))
 }
 
