@@ -22,33 +22,46 @@ const UD: u8 = 3;
 
 pub const TEXTS: Texts = [include_str!("en.txt"), include_str!("zh.txt")];
 
-/// The operations of a reliable connection, by the lower five bits of the opcode, and the keys of
-/// their texts.
-pub const OPERATIONS: [(&str, &str); 24] = [
-    ("SEND First", "send.first"),
-    ("SEND Middle", "send.middle"),
-    ("SEND Last", "send.last"),
-    ("SEND Last with Immediate", "send.last"),
-    ("SEND Only", "send.only"),
-    ("SEND Only with Immediate", "send.only"),
-    ("RDMA WRITE First", "write.first"),
-    ("RDMA WRITE Middle", "write.middle"),
-    ("RDMA WRITE Last", "write.last"),
-    ("RDMA WRITE Last with Immediate", "write.imm"),
-    ("RDMA WRITE Only", "write.only"),
-    ("RDMA WRITE Only with Immediate", "write.imm"),
-    ("RDMA READ Request", "read.request"),
-    ("RDMA READ response First", "read.response"),
-    ("RDMA READ response Middle", "read.response"),
-    ("RDMA READ response Last", "read.response"),
-    ("RDMA READ response Only", "read.response"),
-    ("Acknowledge", "ack"),
-    ("ATOMIC Acknowledge", "atomic.response"),
-    ("CmpSwap", "atomic.request"),
-    ("FetchAdd", "atomic.request"),
-    ("", "unknown"),
-    ("SEND Last with Invalidate", "send.last"),
-    ("SEND Only with Invalidate", "send.only"),
+/// The fields of a header: the label and the bytes of each. One without a label is not printed.
+type Header = &'static [(&'static str, usize)];
+const RETH: Header = &[("addr", 8), ("rkey", 4), ("length", 4)];
+/// AtomicETH, whose operands depend on the operation.
+const CMP_SWAP: Header = &[("addr", 8), ("rkey", 4), ("swap", 8), ("compare", 8)];
+const FETCH_ADD: Header = &[("addr", 8), ("rkey", 4), ("add", 8), ("", 8)];
+const AETH: Header = &[("syndrome", 1), ("msn", 3)];
+const ATOMIC_ACK: Header = &[("original", 8)];
+const IMM: Header = &[("imm", 4)];
+const IETH: Header = &[("invalidates rkey", 4)];
+
+/// An operation: its name, the key of its text, and its headers between BTH and data.
+type Operation = (&'static str, &'static str, &'static [Header]);
+const UNKNOWN: Operation = ("", "unknown", &[]);
+/// The operations of a reliable connection, by the lower five bits of the opcode.
+pub const OPERATIONS: [Operation; 24] = [
+    ("SEND First", "send.first", &[]),
+    ("SEND Middle", "send.middle", &[]),
+    ("SEND Last", "send.last", &[]),
+    ("SEND Last with Immediate", "send.last", &[IMM]),
+    ("SEND Only", "send.only", &[]),
+    ("SEND Only with Immediate", "send.only", &[IMM]),
+    ("RDMA WRITE First", "write.first", &[RETH]),
+    ("RDMA WRITE Middle", "write.middle", &[]),
+    ("RDMA WRITE Last", "write.last", &[]),
+    ("RDMA WRITE Last with Immediate", "write.imm", &[IMM]),
+    ("RDMA WRITE Only", "write.only", &[RETH]),
+    ("RDMA WRITE Only with Immediate", "write.imm", &[RETH, IMM]),
+    ("RDMA READ Request", "read.request", &[RETH]),
+    ("RDMA READ response First", "read.response", &[AETH]),
+    ("RDMA READ response Middle", "read.response", &[]),
+    ("RDMA READ response Last", "read.response", &[AETH]),
+    ("RDMA READ response Only", "read.response", &[AETH]),
+    ("Acknowledge", "ack", &[AETH]),
+    ("ATOMIC Acknowledge", "atomic.response", &[AETH, ATOMIC_ACK]),
+    ("CmpSwap", "atomic.request", &[CMP_SWAP]),
+    ("FetchAdd", "atomic.request", &[FETCH_ADD]),
+    UNKNOWN,
+    ("SEND Last with Invalidate", "send.last", &[IETH]),
+    ("SEND Only with Invalidate", "send.only", &[IETH]),
 ];
 
 /// Returns the number in network order at a place of at most eight bytes.
@@ -160,40 +173,29 @@ impl Packet {
 
     /// Takes the headers between BTH and data off.
     fn headers(&mut self, mut take: impl FnMut(usize) -> Option<u64>) -> Option<()> {
-        let operation = self.operation();
         if self.opcode >> 5 == UD {
             let (qkey, _, from) = (take(4)?, take(1)?, take(3)?);
             self.fields += &format!(" from qp {from} qkey {qkey:#x}");
         }
-        // RETH and AtomicETH begin alike.
-        if matches!(operation, 6 | 10..=12 | 19 | 20) {
-            let (addr, rkey) = (take(8)?, take(4)?);
-            self.fields += &format!(" addr {addr:#x} rkey {rkey:#x}");
-        }
-        self.fields += &match operation {
-            6 | 10 | 12 => format!(" length {}", take(4)?),
-            11 => format!(" length {} imm {:#x}", take(4)?, take(4)?),
-            19 | 20 => match (operation, take(8)?, take(8)?) {
-                (19, swap, compare) => format!(" swap {swap:#x} compare {compare:#x}"),
-                (_, add, _) => format!(" add {add:#x}"),
-            },
-            13 | 15..=18 => {
-                self.syndrome = take(1)? as u8;
-                format!(" syndrome {:#04x} msn {}", self.syndrome, take(3)?)
+        let (_, _, headers) = OPERATIONS.get(self.operation()).copied().unwrap_or(UNKNOWN);
+        for (label, len) in headers.iter().copied().flatten() {
+            let value = take(*len)?;
+            match *label {
+                "" => {}
+                "length" | "msn" => self.fields += &format!(" {label} {value}"),
+                "syndrome" => {
+                    self.syndrome = value as u8;
+                    self.fields += &format!(" {label} {value:#04x}");
+                }
+                _ => self.fields += &format!(" {label} {value:#x}"),
             }
-            22 | 23 => format!(" invalidates rkey {:#x}", take(4)?),
-            3 | 5 | 9 => format!(" imm {:#x}", take(4)?),
-            _ => String::new(),
-        };
-        if operation == 18 {
-            self.fields += &format!(" original {:#x}", take(8)?);
         }
         Some(())
     }
 
     /// Returns the lower five bits of the opcode. Those of a congestion notification mean nothing.
-    fn operation(&self) -> u8 {
-        self.opcode & 31
+    fn operation(&self) -> usize {
+        usize::from(self.opcode & 31)
     }
 
     /// Returns whether the packet is a request of a reliable connection: such a packet is sent
@@ -213,8 +215,8 @@ impl Packet {
             5 => "XRC",
             _ => "",
         };
-        match OPERATIONS.get(usize::from(self.operation())) {
-            Some((name, _)) if !name.is_empty() && !transport.is_empty() => {
+        match OPERATIONS.get(self.operation()) {
+            Some((name, _, _)) if !name.is_empty() && !transport.is_empty() => {
                 format!("{transport} {name}")
             }
             _ => format!("opcode {:#04x}", self.opcode),
@@ -228,8 +230,8 @@ impl Packet {
             (UD, 4 | 5) if self.message.is_some() => "mad",
             (UD, 4 | 5) => "ud",
             (0 | 1 | 5, operation) => OPERATIONS
-                .get(usize::from(operation))
-                .map_or("unknown", |(_, key)| *key),
+                .get(operation)
+                .map_or("unknown", |(_, key, _)| *key),
             _ => "unknown",
         };
         let meaning = match key {

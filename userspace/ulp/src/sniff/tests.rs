@@ -38,7 +38,7 @@ fn each_meaning_has_a_text_in_both_languages() {
     let keys = keys(TEXTS);
     let others = ["cnp", "mad", "ud", "unknown", "icrc", "again"];
     let naks = ["nak", "nak.rnr", "nak.0", "nak.1", "nak.2", "nak.3"];
-    let used = OPERATIONS.map(|(_, key)| key).into_iter();
+    let used = OPERATIONS.map(|(_, key, _)| key).into_iter();
     let used: BTreeSet<_> = used.chain(others).chain(naks).collect();
     assert_eq!(keys, used);
     let mut printer = Printer {
