@@ -16,11 +16,10 @@ use nix::sys::socket::{
     SockFlag, SockProtocol, SockType,
 };
 use nix::sys::time::{TimeSpec, TimeVal};
-use packet::{number, Packet, TEXTS};
+use packet::{number, Packet, Request, TEXTS};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{IoSliceMut, Write};
-use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -61,8 +60,8 @@ struct Printer {
     count: u64,
     limit: Option<u64>,
     first: Option<Duration>,
-    /// When each request was seen last, by addresses, queue pair, opcode and PSN.
-    requests: HashMap<([IpAddr; 2], u64, u8, u64), Duration>,
+    /// When each request was seen last.
+    requests: HashMap<Request, Duration>,
     file: Option<File>,
 }
 
@@ -79,23 +78,19 @@ impl Printer {
 
     /// Returns the line of a frame, if it is a RoCE v2 packet.
     fn line(&mut self, at: Duration, frame: &[u8]) -> Option<String> {
-        let ([from, to], packet) = Packet::decode(frame)?;
-        let first = *self.first.get_or_insert(at);
-        let mut meaning = packet.meaning(self.lang);
-        if packet.is_request() {
-            if self.requests.len() >= REQUESTS {
-                self.requests.clear();
-            }
-            let key = ([from, to], packet.qp_num, packet.opcode, packet.psn);
-            if let Some(before) = self.requests.insert(key, at) {
-                let again = self.lang.text(TEXTS, "again");
-                let ms = at.saturating_sub(before).as_secs_f64() * 1e3;
-                meaning = format!("{again} {ms:.1} ms; {meaning}");
-            }
+        let packet = Packet::decode(frame, self.lang)?;
+        if self.requests.len() >= REQUESTS {
+            self.requests.clear();
         }
+        let before = packet.request.and_then(|it| self.requests.insert(it, at));
+        let again = before.map_or_else(String::new, |before| {
+            let ms = at.saturating_sub(before).as_secs_f64() * 1e3;
+            format!("{} {ms:.1} ms; ", self.lang.text(TEXTS, "again"))
+        });
         self.count += 1;
-        let since = at.saturating_sub(first).as_secs_f64();
-        Some(format!("{since:>10.6} {from} > {to} {packet}: {meaning}"))
+        let since = at.saturating_sub(*self.first.get_or_insert(at));
+        let (since, fields, meaning) = (since.as_secs_f64(), packet.fields, packet.meaning);
+        Some(format!("{since:>10.6} {fields}: {again}{meaning}"))
     }
 
     /// Takes a frame. Returns whether there are enough.

@@ -6,7 +6,6 @@
 use crate::lang::{Lang, Texts};
 use libc::{c_int, ETH_P_8021Q, ETH_P_IP, ETH_P_IPV6, IPPROTO_UDP};
 use rust_ulp::qp::RnrTimer;
-use std::fmt;
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -16,11 +15,12 @@ const IPV6: usize = 40;
 const UDP: usize = 8;
 /// The queue pair of the connection manager, and the opcode of a congestion notification.
 const GSI: u64 = 1;
-const CNP: u8 = 0x81;
-/// The upper three bits of the opcodes of datagrams.
-const UD: u8 = 3;
+const CNP: u64 = 0x81;
 
 pub const TEXTS: Texts = [include_str!("en.txt"), include_str!("zh.txt")];
+
+/// The transports, by the upper three bits of the opcode.
+const TRANSPORTS: [&str; 8] = ["RC", "UC", "RD", "UD", "", "XRC", "", ""];
 
 /// The fields of a header: the label and the bytes of each. One without a label is not printed.
 type Header = &'static [(&'static str, usize)];
@@ -64,6 +64,11 @@ pub const OPERATIONS: [Operation; 24] = [
     ("SEND Only with Invalidate", "send.only", &[IETH]),
 ];
 
+/// The messages of the connection manager, by the attributes from 0x10 on (chapter 16.7).
+const MESSAGES: [&str; 11] = [
+    "REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR",
+];
+
 /// Returns the number in network order at a place of at most eight bytes.
 pub fn number(bytes: &[u8], place: Range<usize>) -> Option<u64> {
     let bytes = bytes.get(place)?.iter();
@@ -92,21 +97,6 @@ fn icrc(packet: &[u8], udp: usize) -> u32 {
     })
 }
 
-/// A RoCE v2 packet.
-#[derive(Debug)]
-pub struct Packet {
-    pub opcode: u8,
-    pub qp_num: u64,
-    pub psn: u64,
-    /// The other fields of its headers, in words.
-    fields: String,
-    /// What an acknowledgement says (AETH).
-    syndrome: u8,
-    /// What a message of the connection manager is.
-    message: Option<&'static str>,
-    has_icrc: bool,
-}
-
 /// Takes an IP packet with UDP to the port of RoCE v2 out of an Ethernet frame: the addresses, the
 /// packet, and where its UDP header is.
 fn network(frame: &[u8]) -> Option<([IpAddr; 2], &[u8], usize)> {
@@ -130,153 +120,103 @@ fn network(frame: &[u8]) -> Option<([IpAddr; 2], &[u8], usize)> {
     (is_udp && number(packet, udp + 2..udp + 4)? == PORT).then_some((addresses, packet, udp))
 }
 
+/// Returns the text of a key; for an acknowledgement the one of its syndrome, whose bits 5 and 6 are
+/// its kind.
+fn meaning(lang: Lang, key: &str, syndrome: u64) -> String {
+    let text = |key: &str| lang.text(TEXTS, key).to_owned();
+    match (key, syndrome >> 5, syndrome as u8 & 31) {
+        ("ack", 1, timer) => {
+            let time = RnrTimer::new(timer).map_or_else(|_| String::new(), |it| it.to_string());
+            format!("{} {time}", text("nak.rnr"))
+        }
+        ("ack", 3, code @ 0..=3) => text(&format!("nak.{code}")),
+        ("ack", 1.., _) => text("nak"),
+        _ => text(key),
+    }
+}
+
+/// Identifies a request: addresses, queue pair, opcode and PSN.
+pub type Request = ([IpAddr; 2], [u64; 3]);
+
+/// A RoCE v2 packet.
+#[derive(Debug)]
+pub struct Packet {
+    /// Identifies the packet if it is a request of a reliable connection: such a packet is sent
+    /// again when no answer comes.
+    pub request: Option<Request>,
+    /// The addresses, the name and the fields of the headers.
+    pub fields: String,
+    pub meaning: String,
+}
+
 impl Packet {
-    /// Decodes an Ethernet frame: the addresses and the packet. Returns [`None`] for a frame of
-    /// another protocol, and for one that is too short for its headers.
-    pub fn decode(frame: &[u8]) -> Option<([IpAddr; 2], Self)> {
-        let (addresses, packet, udp) = network(frame)?;
+    /// Decodes an Ethernet frame. Returns [`None`] for a frame of another protocol, and for one that
+    /// is too short for its headers.
+    pub fn decode(frame: &[u8], lang: Lang) -> Option<Self> {
+        let ([from, to], packet, udp) = network(frame)?;
         let (covered, sum) = packet.split_last_chunk()?;
         let mut at = udp + UDP;
         let mut take = |len| {
             at += len;
             number(covered, at - len..at)
         };
-        let (opcode, flags, _, qp_num) = (take(1)? as u8, take(1)?, take(3)?, take(3)?);
+        let (opcode, flags, _, qp_num) = (take(1)?, take(1)?, take(3)?, take(3)?);
         let (ack, psn) = (take(1)?, take(3)?);
-        let mut this = Self {
-            opcode,
-            qp_num,
-            psn,
-            fields: String::new(),
-            syndrome: 0,
-            message: None,
-            has_icrc: *sum == icrc(covered, udp).to_le_bytes(),
-        };
-        if ack >> 7 == 1 {
-            this.fields += " ackreq";
-        }
-        if flags >> 7 == 1 {
-            this.fields += " solicited";
-        }
-        this.headers(&mut take)?;
-        let data = covered.get(at..)?;
-        // At most three bytes at the end of the data fill it up to a multiple of four.
-        let len = data.len().checked_sub((flags as usize >> 4) & 3)?;
-        if len != 0 {
-            this.fields += &format!(" data {len}");
-        }
-        if opcode >> 5 == UD && qp_num == GSI {
-            this.message = message(data);
-        }
-        Some((addresses, this))
-    }
-
-    /// Takes the headers between BTH and data off.
-    fn headers(&mut self, mut take: impl FnMut(usize) -> Option<u64>) -> Option<()> {
-        if self.opcode >> 5 == UD {
+        let ackreq = if ack >> 7 == 1 { " ackreq" } else { "" };
+        let solicited = if flags >> 7 == 1 { " solicited" } else { "" };
+        let mut fields = format!("qp {qp_num} psn {psn:#x}{ackreq}{solicited}");
+        let transport = *TRANSPORTS.get(opcode as usize >> 5)?;
+        // DETH.
+        if transport == "UD" {
             let (qkey, _, from) = (take(4)?, take(1)?, take(3)?);
-            self.fields += &format!(" from qp {from} qkey {qkey:#x}");
+            fields += &format!(" from qp {from} qkey {qkey:#x}");
         }
-        let (_, _, headers) = OPERATIONS.get(self.operation()).copied().unwrap_or(UNKNOWN);
+        // The lower five bits of a congestion notification mean nothing, and name no header.
+        let operation = OPERATIONS.get(opcode as usize & 31);
+        let (name, key, headers) = operation.copied().unwrap_or(UNKNOWN);
+        let mut syndrome = 0;
         for (label, len) in headers.iter().copied().flatten() {
             let value = take(*len)?;
             match *label {
                 "" => {}
-                "length" | "msn" => self.fields += &format!(" {label} {value}"),
+                "length" | "msn" => fields += &format!(" {label} {value}"),
                 "syndrome" => {
-                    self.syndrome = value as u8;
-                    self.fields += &format!(" {label} {value:#04x}");
+                    syndrome = value;
+                    fields += &format!(" {label} {value:#04x}");
                 }
-                _ => self.fields += &format!(" {label} {value:#x}"),
+                _ => fields += &format!(" {label} {value:#x}"),
             }
         }
-        Some(())
-    }
-
-    /// Returns the lower five bits of the opcode. Those of a congestion notification mean nothing.
-    fn operation(&self) -> usize {
-        usize::from(self.opcode & 31)
-    }
-
-    /// Returns whether the packet is a request of a reliable connection: such a packet is sent
-    /// again when no answer comes.
-    pub fn is_request(&self) -> bool {
-        self.opcode >> 5 == 0 && !(13..=18).contains(&self.operation())
-    }
-
-    /// Returns the name of the opcode.
-    fn name(&self) -> String {
-        let transport = match self.opcode >> 5 {
-            _ if self.opcode == CNP => return "CNP".to_owned(),
-            0 => "RC",
-            1 => "UC",
-            2 => "RD",
-            UD => "UD",
-            5 => "XRC",
-            _ => "",
-        };
-        match OPERATIONS.get(self.operation()) {
-            Some((name, _, _)) if !name.is_empty() && !transport.is_empty() => {
-                format!("{transport} {name}")
-            }
-            _ => format!("opcode {:#04x}", self.opcode),
+        let data = covered.get(at..)?;
+        // At most three bytes at the end of the data fill it up to a multiple of four.
+        let len = data.len().checked_sub((flags as usize >> 4) & 3)?;
+        if len != 0 {
+            fields += &format!(" data {len}");
         }
-    }
-
-    /// Returns what the packet means.
-    pub fn meaning(&self, lang: Lang) -> String {
-        let key = match (self.opcode >> 5, self.operation()) {
-            _ if self.opcode == CNP => "cnp",
-            (UD, 4 | 5) if self.message.is_some() => "mad",
-            (UD, 4 | 5) => "ud",
-            (0 | 1 | 5, operation) => OPERATIONS
-                .get(operation)
-                .map_or("unknown", |(_, key, _)| *key),
-            _ => "unknown",
+        let known = format!("{transport} {name}");
+        let (mut name, mut key) = match (transport, name) {
+            _ if opcode == CNP => ("CNP".to_owned(), "cnp"),
+            ("", _) | (_, "") => (format!("opcode {opcode:#04x}"), "unknown"),
+            ("UD", "SEND Only" | "SEND Only with Immediate") => (known, "ud"),
+            ("UD" | "RD", _) => (known, "unknown"),
+            _ => (known, key),
         };
-        let meaning = match key {
-            "ack" => self.answered(lang),
-            key => lang.text(TEXTS, key).to_owned(),
-        };
-        match self.has_icrc {
-            true => meaning,
-            false => format!("{}; {meaning}", lang.text(TEXTS, "icrc")),
+        let is_mad = transport == "UD" && qp_num == GSI;
+        if let Some(attribute) = number(data, 16..18).filter(|_| is_mad) {
+            // Another management datagram has none of the names.
+            let message = MESSAGES.iter().zip(0x10..).find(|(_, at)| *at == attribute);
+            name = format!("{name} {}", message.map_or("", |(name, _)| name));
+            key = if key == "ud" { "mad" } else { key };
         }
-    }
-
-    /// Returns what an acknowledgement says: bits 5 and 6 of the syndrome are its kind.
-    fn answered(&self, lang: Lang) -> String {
-        let text = |key: &str| lang.text(TEXTS, key).to_owned();
-        match (self.syndrome >> 5, self.syndrome & 31) {
-            (0, _) => text("ack"),
-            (1, timer) => {
-                let time = RnrTimer::new(timer).map_or_else(|_| String::new(), |it| it.to_string());
-                format!("{} {time}", text("nak.rnr"))
-            }
-            (3, code @ 0..=3) => text(&format!("nak.{code}")),
-            _ => text("nak"),
+        let mut meaning = meaning(lang, key, syndrome);
+        if *sum != icrc(covered, udp).to_le_bytes() {
+            meaning = format!("{}; {meaning}", lang.text(TEXTS, "icrc"));
         }
-    }
-}
-
-/// Returns the name of a message of the connection manager, by the attribute of its header (chapter
-/// 16.7); an empty one for another management datagram.
-fn message(datagram: &[u8]) -> Option<&'static str> {
-    let names = [
-        "REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR",
-    ];
-    let at = (number(datagram, 16..18)? as usize).checked_sub(0x10);
-    Some(at.and_then(|at| names.get(at)).copied().unwrap_or(""))
-}
-
-impl fmt::Display for Packet {
-    /// Writes the name and the fields, without the meaning.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.message {
-            Some(message) => format!("{} {message}", self.name()),
-            None => self.name(),
-        };
-        let (qp, psn, fields) = (self.qp_num, self.psn, &self.fields);
-        write!(f, "{name:24} qp {qp} psn {psn:#x}{fields}")
+        let is_request = transport == "RC" && !(13..=18).contains(&(opcode & 31));
+        Some(Self {
+            request: is_request.then_some(([from, to], [qp_num, opcode, psn])),
+            fields: format!("{from} > {to} {name:24} {fields}"),
+            meaning,
+        })
     }
 }
