@@ -125,18 +125,15 @@ fn open() -> Result<OwnedFd> {
 
 fn capture(args: &Sniff, printer: &mut Printer) -> Result<()> {
     let stop = interrupts()?;
-    let index = |name: &String| {
-        let index = if_nametoindex(name.as_str());
-        index.with_context(|| {
-            format!("no network interface {name} in this network namespace; `ip link` lists them")
-        })
-    };
-    let wanted = args.interface.as_ref().map(index).transpose()?;
+    let name = args.interface.as_deref();
+    let place = name.unwrap_or("all interfaces");
+    let wanted = name.map(if_nametoindex).transpose().with_context(|| {
+        format!("no network interface {place} in this network namespace; `ip link` lists them")
+    })?;
     let fd = open()?;
     if let Some(path) = &args.write {
         printer.write_to(path)?;
     }
-    let place = args.interface.as_deref().unwrap_or("all interfaces");
     message!("capturing at {place} until Ctrl-C");
     let (mut frame, mut control) = (vec![0; FRAME], cmsg_space!(TimeSpec));
     while !stop.load(Ordering::Relaxed) {
