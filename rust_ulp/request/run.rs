@@ -444,17 +444,19 @@ impl<'a> QueueRun<'a> {
         let mut slots = 0u32;
         let made = &mut slots;
         let base = ctx.base.wrapping_add(first);
-        let (command, all_signaled) = (ctx.command, self.all_signaled);
-        let report = Report::new(ctx.in_ring(), all_signaled);
+        let (command, is_recv) = (ctx.command, key.1);
+        let report = Report::new(ctx.in_ring(), self.all_signaled);
         let (posted, result) = run.post(!ctx.in_ring(), move |slot| {
             let Slot { at, is_last, bytes } = slot;
             *made = at.wrapping_add(1);
             let wr = wrs.get(at as usize).unwrap_or(head);
             let limit = TimeLimit::of(wr);
             let report = report.or_signaled(wr.flags & abi::SEND_SIGNALED != 0);
+            let ends = limit.is_some_and(|limit| limit.ns != abi::TIMEOUT_INFINITE);
             let (cmd_ref, report) = match command {
                 None => (None, report),
-                Some(command) if is_last || all_signaled || limit.is_some() => {
+                // Those that the device reports.
+                Some(command) if is_last || is_recv || ends => {
                     (Some(command.cmd_ref(base.wrapping_add(at))), report)
                 }
                 // Those that are not reported share the reference of the next one that is.
