@@ -341,17 +341,11 @@ impl UringCmd<'_> {
 
     /// Completes the command with `res`, which is not negative.
     pub(crate) fn answer(self, res: u32) -> IssueResult {
-        // INVARIANT: The number is the result of this command, which is used up. The same holds
-        // below.
-        IssueResult(c_int::try_from(res).unwrap_or(c_int::MAX))
+        self.done(i32::try_from(res).unwrap_or(i32::MAX), 0)
     }
 
     /// Completes the command with an error.
     pub(crate) fn refuse(self, error: Error) -> IssueResult {
-        if error != EAGAIN {
-            return IssueResult(error.to_errno());
-        }
-        // io_uring would issue the command again from a worker, out of order.
         self.done(error.to_errno(), 0)
     }
 
@@ -366,7 +360,10 @@ impl UringCmd<'_> {
         self.flags & bindings::IO_URING_F_CQE32 as c_uint != 0
     }
 
-    /// Completes the command.
+    /// Completes the command. A result that `uring_cmd` returns would come with the extra words of the
+    /// command that was in the same memory before, if that had no completion
+    /// (io_uring/io_uring.h:io_fill_cqe_req); and after EAGAIN, io_uring would issue the command again
+    /// from a worker, out of order.
     fn done(self, res: i32, extra: u64) -> IssueResult {
         let big = self.is_big();
         // SAFETY: By the type invariant the command has not completed. These are the flags of the
@@ -374,6 +371,7 @@ impl UringCmd<'_> {
         unsafe {
             bindings::rust_ulp_h_uring_done(self.cmd.as_ptr(), res, extra, self.flags, big);
         }
+        // INVARIANT: The number is the result of this command, which is used up.
         IssueResult(QUEUED)
     }
 

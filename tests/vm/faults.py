@@ -1073,7 +1073,7 @@ def _(w):
 class Uring:
     """A ring with entries of 128 bytes and completions of 32, or half of that: io_uring_setup(2).
 
-    With `polled`, a thread of the kernel submits. `extra` is the first further word of the last completion.
+    With `polled`, a thread of the kernel submits. `extras` are the first further words of all completions.
     """
 
     def __init__(self, entries=8, small=False, polled=False):
@@ -1082,6 +1082,7 @@ class Uring:
         params[2] |= polled << 1  # IORING_SETUP_SQPOLL
         # IORING_ENTER_GETEVENTS, IORING_ENTER_SQ_WAKEUP
         self.how = 1 | polled << 1
+        self.extras = []
         self.sqe, self.cqe = (64, 16) if small else (128, 32)
         self.fd = libc.syscall(425, entries, params)
         if self.fd < 0:
@@ -1099,6 +1100,11 @@ class Uring:
             self.word(cq[2]).value,
             cq[5],
         )
+
+    @property
+    def extra(self):
+        """That of the last one."""
+        return self.extras[-1]
 
     def prepare(self, fd, op, command, _undo, flags=0):
         """Puts one entry there: IORING_OP_URING_CMD, with these flags."""
@@ -1132,7 +1138,7 @@ class Uring:
             at = self.cqes + self.cqe * (self.cq_head.value & self.cq_mask)
             out.append(struct.unpack_from("QiI", self.rings, at)[:2])
             if self.cqe == 32:
-                (self.extra,) = struct.unpack_from("Q", self.rings, at + 16)
+                self.extras += struct.unpack_from("Q", self.rings, at + 16)
             self.cq_head.value = (self.cq_head.value + 1) & 0xFFFFFFFF
         return out
 

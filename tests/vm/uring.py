@@ -310,6 +310,18 @@ def test_words(r):
             ([GRH + 8], hex(word)),
         )
 
+    # The kernel gives two commands the memory of two before: one that had words and no completion, and one with both.
+    for flags in (IOSQE_CQE_SKIP_SUCCESS, 0):
+        uring.prepare(b.file.fd, N["URING_REQUEST"], bytes(b.qp.wr("RECV", b.buffer, 0, 128)), None, flags)
+    uring.submit(2)
+    a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 8, **how) for _ in range(2)])
+    uring.wait(1)
+    for _ in range(2):
+        uring.prepare(b.file.fd, N["URING_CANCEL"], bytes(S["uring_cancel"](queue=b.qp.handle, user_data=1)), None)
+    uring.submit(2)
+    results = [res for _, res in uring.wait(2)]
+    r.equal("commands that are answered at once have no extra words", (results, uring.extras[-2:]), ([0, 0], [0, 0]))
+
 
 class Destroyed:
     """A command whose queue pair is destroyed while another thread holds it: QP_MODIFY asks for a host that is not."""
