@@ -108,13 +108,14 @@ impl FileOperations for UlpFile {
         let _device = this.enter()?;
         let (handle, at) = this.mmap_offsets().find(offset).ok_or(ENOENT)?;
         let table = this.table().read();
-        let object = table.get(handle)?.clone();
+        // No reference to the object, which the last one ends.
+        let pages = match table.get(handle)? {
+            Object::Cq(cq) => cq.ring().pages().clone(),
+            Object::Buffer(buffer) => buffer.pages().clone(),
+            _ => return Err(ebadfd()),
+        };
         drop(table);
-        match &object {
-            Object::Cq(cq) => cq.ring().pages().map(area, at),
-            Object::Buffer(buffer) => buffer.pages().map(area, at),
-            _ => Err(ebadfd()),
-        }
+        pages.map(area, at)
     }
 
     fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>) -> u32 {

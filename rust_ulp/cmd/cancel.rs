@@ -57,7 +57,11 @@ pub(crate) fn cancel_matching(
     let _device = file.enter()?;
     let all = flags == abi::CANCEL_ALL;
     let which = |slot: SlotRef<'_, Request>| all || slot.kept.user_data() == user_data;
-    let object = file.table().read().get(handle)?.clone();
+    // No reference to another object, which the last one ends.
+    let object = match file.table().read().get(handle)? {
+        queue @ (Object::Qp(_) | Object::Srq(_)) => queue.clone(),
+        _ => return Err(ebadfd()),
+    };
     let canceled = match &object {
         Object::Qp(qp) => qp.qp().cancel(which),
         Object::Srq(srq) => srq.srq().cancel(which),
