@@ -6,6 +6,7 @@
 #include <linux/dma-resv.h>
 #include <linux/iosys-map.h>
 #include <linux/module.h>
+#include <linux/slab.h>
 #include <linux/vmalloc.h>
 
 #include "helpers.h"
@@ -38,14 +39,6 @@ int rust_ulp_h_dmabuf_vmap(struct rust_ulp_h_dmabuf *buf)
 	buf->is_iomem = map.is_iomem;
 	return 0;
 }
-
-/*
- * As ib_umem_dmabuf_get_pinned() has it: the memory may be behind PCIe, without
- * struct pages, and stays where it is.
- */
-static const struct dma_buf_attach_ops attach_ops = {
-	.allow_peer2peer = true,
-};
 
 static enum dma_data_direction direction(const struct rust_ulp_h_dmabuf *buf)
 {
@@ -80,25 +73,39 @@ static int map_pinned(struct rust_ulp_h_dmabuf *buf,
 	return 0;
 }
 
-/* Attaches a dma-buf for DMA. The exporter does not move the memory until it is closed. */
+/*
+ * Attaches a dma-buf for DMA. As ib_umem_dmabuf_get_pinned() has it, the memory may be behind PCIe,
+ * without struct pages, and the exporter does not move it until it is closed. An attachment that a
+ * device does not give up stays, longer than the module, and the exporter reads its operations
+ * (dma-buf.c:dma_buf_invalidate_mappings).
+ */
 int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
 			     bool write)
 {
-	struct dma_buf_attachment *attach =
-		dma_buf_dynamic_attach(buf->buf, dev, &attach_ops, NULL);
+	struct dma_buf_attach_ops *ops = kzalloc(sizeof(*ops), GFP_KERNEL);
+	struct dma_buf_attachment *attach;
 	int err;
 
-	if (IS_ERR(attach))
+	if (!ops)
+		return -ENOMEM;
+	ops->allow_peer2peer = true;
+	attach = dma_buf_dynamic_attach(buf->buf, dev, ops, NULL);
+	if (IS_ERR(attach)) {
+		kfree(ops);
 		return PTR_ERR(attach);
+	}
 	buf->write = write;
 	dma_resv_lock(attach->dmabuf->resv, NULL);
 	err = map_pinned(buf, attach);
 	dma_resv_unlock(attach->dmabuf->resv);
-	if (err)
+	if (err) {
 		dma_buf_detach(buf->buf, attach);
-	else
-		buf->attach = attach;
-	return err;
+		kfree(ops);
+		return err;
+	}
+	buf->attach = attach;
+	buf->ops = ops;
+	return 0;
 }
 
 /* Removes the mapping, if there is one, and drops the reference. */
@@ -117,6 +124,7 @@ void rust_ulp_h_dmabuf_close(struct rust_ulp_h_dmabuf *buf)
 		dma_buf_unpin(buf->attach);
 		dma_resv_unlock(dmabuf->resv);
 		dma_buf_detach(dmabuf, buf->attach);
+		kfree(buf->ops);
 	} else if (buf->vaddr) {
 		dma_buf_vunmap_unlocked(dmabuf, &map);
 	}

@@ -109,6 +109,7 @@ struct rust_ulp_h_dmabuf {
 	void *buf; /* struct dma_buf */
 	void *attach; /* struct dma_buf_attachment, when mapped for a device */
 	struct sg_table *sgt; /* set with @attach */
+	void *ops; /* struct dma_buf_attach_ops, set with @attach */
 	void *vaddr; /* set when mapped into the kernel */
 	size_t size;
 	bool writable; /* the descriptor is open for writing */

@@ -4,6 +4,7 @@
  */
 #include <linux/completion.h>
 #include <linux/rcupdate.h>
+#include <linux/slab.h>
 #include <rdma/ib_addr.h>
 #include <rdma/ib_cache.h>
 
@@ -174,11 +175,22 @@ void rust_ulp_h_rdmacg_uncharge(struct ib_device *dev, bool object,
 
 /*
  * Two modules link this file, so that KBUILD_MODNAME names neither: the owner that `rdma resource`
- * shows of a PD, CQ, QP or identifier is the module that runs.
+ * shows of a PD, CQ, QP or identifier is the module that runs. The core keeps the pointer to the
+ * name, also of what a driver does not free, and reads it when the module is gone
+ * (core/nldev.c:fill_res_name_pid). The SRQs and regions of a PD have its name.
  */
+static char *owner;
+static bool owner_stays;
+
 struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev)
 {
-	return __ib_alloc_pd(dev, 0, THIS_MODULE->name);
+	return __ib_alloc_pd(dev, 0, owner);
+}
+
+/* Keeps the name for a PD that stays. */
+void rust_ulp_h_keep_owner(void)
+{
+	WRITE_ONCE(owner_stays, true);
 }
 
 /*
@@ -187,20 +199,28 @@ struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev)
  */
 static struct workqueue_struct *cq_workers;
 
-int rust_ulp_h_start_cq_workers(void)
+/* Makes the workers, and the name of the owner. */
+int rust_ulp_h_start(void)
 {
 	if (cq_workers)
 		return -EBUSY;
-	cq_workers = alloc_workqueue("%s_cq",
-				     WQ_HIGHPRI | WQ_MEM_RECLAIM | WQ_PERCPU, 0,
-				     THIS_MODULE->name);
-	return cq_workers ? 0 : -ENOMEM;
+	owner = kstrdup(THIS_MODULE->name, GFP_KERNEL);
+	if (!owner)
+		return -ENOMEM;
+	cq_workers = alloc_workqueue(
+		"%s_cq", WQ_HIGHPRI | WQ_MEM_RECLAIM | WQ_PERCPU, 0, owner);
+	if (cq_workers)
+		return 0;
+	kfree(owner);
+	return -ENOMEM;
 }
 
-void rust_ulp_h_stop_cq_workers(void)
+void rust_ulp_h_stop(void)
 {
 	destroy_workqueue(cq_workers);
 	cq_workers = NULL;
+	if (!owner_stays)
+		kfree(owner);
 }
 
 /* In two places, so that lockdep tells the two kinds of work apart. */

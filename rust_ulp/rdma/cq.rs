@@ -368,14 +368,15 @@ impl Context {
     }
 }
 
-/// The workers that poll the completion queues of this module. There is one such value at a time.
+/// The workers that poll the completion queues of this module, and the name of the owner of its
+/// objects. There is one such value at a time.
 pub(super) struct Workers(());
 
 impl Workers {
     /// Starts them. Sleeps. Fails with [`EBUSY`] when they run.
     pub(super) fn new() -> Result<Self> {
         // SAFETY: The module is initialized in one thread.
-        to_result(unsafe { bindings::rust_ulp_h_start_cq_workers() })?;
+        to_result(unsafe { bindings::rust_ulp_h_start() })?;
         Ok(Self(()))
     }
 }
@@ -384,7 +385,7 @@ impl Drop for Workers {
     fn drop(&mut self) {
         // SAFETY: They run. No completion queue is left that would use them: no device has a client
         // of this module any more.
-        unsafe { bindings::rust_ulp_h_stop_cq_workers() };
+        unsafe { bindings::rust_ulp_h_stop() };
     }
 }
 

@@ -137,16 +137,19 @@ impl Pd {
 impl Drop for Pd {
     fn drop(&mut self) {
         fault::step();
-        if self.is_leaked() || self.kept.load(Relaxed) {
-            return;
-        }
-        // SAFETY: Owned. Every object of the domain held a reference to this value.
-        let err = unsafe { bindings::ib_dealloc_pd_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
-        if err != 0 {
+        if !self.is_leaked() && !self.kept.load(Relaxed) {
+            // SAFETY: Owned. Every object of the domain held a reference to this value.
+            let err =
+                unsafe { bindings::ib_dealloc_pd_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
+            if err == 0 {
+                return;
+            }
             pr_warn_once!(
                 "a driver refused to deallocate a protection domain: {}\n",
                 err
             );
         }
+        // SAFETY: Nothing but a call.
+        unsafe { bindings::rust_ulp_h_keep_owner() };
     }
 }
