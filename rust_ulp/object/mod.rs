@@ -125,7 +125,8 @@ impl Object {
     /// Returns the number of verbs objects that it has for itself, as the rdma cgroup counts them: at
     /// least 1, and the estimated bytes of the tables of its keys.
     ///
-    /// The queues that register memory have charges of their own, see [`PdObject::fast_reg`].
+    /// The queues that register memory have charges of their own there, see [`PdObject::fast_reg`],
+    /// and count here, whether or not they are made.
     pub(crate) fn weight(&self) -> (u32, u64) {
         match self {
             Self::Buffer(buffer) => {
@@ -135,6 +136,7 @@ impl Object {
                 });
                 (count.max(1), bytes)
             }
+            Self::Pd(_) => (1, quota::registration()),
             Self::Grant(grant) => (1, grant.table_entries().map_or(0, quota::region)),
             _ => (1, 0),
         }

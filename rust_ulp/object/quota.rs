@@ -94,6 +94,13 @@ pub(crate) fn completion_queue(entries: u32) -> u64 {
     rounded(entries, COMPLETION)
 }
 
+/// Estimates the bytes of the queues that register the memory of a protection domain.
+pub(crate) fn registration() -> u64 {
+    [send_queue(2, 1, 0), recv_queue(1, 1), completion_queue(3)]
+        .iter()
+        .sum()
+}
+
 /// Estimates the bytes of connection requests that wait.
 pub(crate) fn backlog(requests: u32) -> u64 {
     rounded(requests, CONNECTION)

@@ -299,15 +299,27 @@ def test_users(r):
         r.equal(f"{what} count while a request uses them", got, repr([100, 0, freed]))
         ends.pop().close()
 
-    def objects():
+    def objects(make):
         made = 0
-        while error_of(files[made % 3].pd) == "none":
+        while (why := error_of(make, made % 3)) == "none":
             made += 1
-        return made, error_of(files[0].pd)
+        return made, why
 
-    r.equal("objects of three files, beside the queues", as_user(1001, objects), repr((98, "EDQUOT")))
+    def domain(at):
+        return files[at].pd()
+
+    # What registers the memory of a domain counts with it: queues of 1024, 512 and 1024 bytes.
+    got = as_user(1008, lambda: (error_of(cq, files[0], 512), *objects(domain)))
+    r.equal("domains beside a queue of 128 KiB", got, repr(("none", (300 - 128) * 1024 // 2560, "EDQUOT")))
+    pds, gid = [it.pd() for it in files], files[0].gid().gid
+
+    def address(at):
+        return files[at].ah(pds[at], gid)
+
+    got = as_user(1001, lambda: objects(address))
+    r.equal("objects of three files, beside the queues", got, repr((98, "EDQUOT")))
     files[1].close()
-    r.check("what is given back can be had again", as_user(1001, objects) not in (repr((0, "EDQUOT")), ""))
+    r.check("what is given back can be had again", as_user(1001, lambda: objects(address)) not in (repr((0, "EDQUOT")), ""))
     files[0].destroy(first)
 
 
