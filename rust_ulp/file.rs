@@ -48,7 +48,7 @@ use crate::{
             Charge,
             Resource, //
         },
-        srq::Silence, //
+        silence::Silence, //
     },
     trace::{
         self,

@@ -18,9 +18,9 @@ use super::{
         UseRef, //
     }, //
 };
-use crate::rdma::srq::{
-    Silence,
-    Srq, //
+use crate::rdma::{
+    silence::Silence,
+    srq::Srq, //
 };
 use kernel::{
     prelude::*,

@@ -68,6 +68,7 @@ pub(crate) mod qp_attr;
 mod queue;
 mod quirks;
 pub(crate) mod request;
+pub(crate) mod silence;
 pub(crate) mod srq;
 pub(crate) mod waiter;
 pub(crate) mod wr;

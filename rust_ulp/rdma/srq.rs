@@ -44,6 +44,7 @@ use super::{
         SlotRef,
         WrHandler, //
     },
+    silence::Silence,
     wr::WorkCompletion, //
 };
 use crate::{
@@ -69,7 +70,6 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
-            AtomicFlag,
             Relaxed, //
         },
         Arc,
@@ -231,33 +231,6 @@ impl<H: WrHandler> MemberRef<H> {
 // `Srq` and `Mark`.
 unsafe impl<H: WrHandler> Send for MemberRef<H> {}
 
-/// Whether a device failed to say in time that a queue pair has left its shared receive queue. The
-/// queues of one owner share it, so that a broken device is waited for once.
-///
-/// ```
-/// fn of_file() -> Result<Arc<Silence>> {
-///     Silence::new()
-/// }
-/// ```
-pub(crate) struct Silence(AtomicFlag);
-
-impl Silence {
-    /// Makes that of an owner whose device has not failed.
-    pub(crate) fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(Self(AtomicFlag::new(false)), GFP_KERNEL_ACCOUNT)?)
-    }
-
-    /// Returns whether the device has failed to say so.
-    pub(crate) fn is_known(&self) -> bool {
-        self.0.load(Relaxed)
-    }
-
-    /// Notes that another owner has waited in vain.
-    pub(crate) fn note(&self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
 /// A queue of receive requests for several queue pairs: `struct ib_srq`.
 ///
 /// Dropping it ends it, see [`Srq::shut_down`]. That sleeps.
@@ -265,7 +238,7 @@ impl Silence {
 /// ```
 /// # use {post::{Place, Run, Scratch, Target}, waiter::{WaitHandler, Waiter}, wr::{Flags, Opcode, Plain}};
 /// fn post(pd: Arc<pd::Pd>, cq: Arc<cq::Cq>, local: wr::Local<'_>, request: Arc<Waiter>) -> Result {
-///     let srq = Srq::new(pd, cq, 128, 1, Silence::new()?, WaitHandler)?;
+///     let srq = Srq::new(pd, cq, 128, 1, silence::Silence::new()?, WaitHandler)?;
 ///     let mut place = [Place::uninit()];
 ///     let mut scratch = Scratch::new(&mut place);
 ///     let mut run = Run::new(Target::Shared(&srq), &mut scratch);
