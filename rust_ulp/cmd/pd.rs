@@ -15,5 +15,6 @@ use kernel::prelude::*;
 
 /// Creates a protection domain.
 pub(super) fn create(ctx: &Ctx<'_>, _value: &mut abi::PdCreate) -> Result<Object> {
-    Ok(Object::Pd(PdObject::new(Pd::new(ctx.device.device())?)?))
+    let pd = Pd::new(ctx.device.device())?;
+    Ok(Object::Pd(PdObject::new(pd, ctx.file.silence().clone())?))
 }

@@ -9,7 +9,8 @@ use super::usecount::{
 use crate::{
     rdma::{
         fast_reg::FastRegQp,
-        pd::Pd, //
+        pd::Pd,
+        silence::Silence, //
     }, //
 };
 use kernel::{
@@ -25,6 +26,8 @@ use kernel::{
 #[pin_data]
 pub(crate) struct PdObject {
     pd: Arc<Pd>,
+    /// That of the file.
+    silence: Arc<Silence>,
     /// Created when memory is first registered. Lock order: before `rdmacg_mutex` and the locks of
     /// `rdma::FastRegQp`.
     #[pin]
@@ -34,10 +37,11 @@ pub(crate) struct PdObject {
 
 impl PdObject {
     /// Wraps `pd`.
-    pub(crate) fn new(pd: Arc<Pd>) -> Result<Arc<Self>> {
+    pub(crate) fn new(pd: Arc<Pd>, silence: Arc<Silence>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 pd,
+                silence,
                 fast_reg <- new_mutex!(None, "rust_ulp::PdObject::fast_reg"),
                 use_count: UseCount::new(),
             }),
@@ -57,7 +61,7 @@ impl PdObject {
         if let Some(fast_reg) = &*slot {
             return Ok(fast_reg.clone());
         }
-        let fast_reg = FastRegQp::new(self.pd.clone())?;
+        let fast_reg = FastRegQp::with_silence(self.pd.clone(), self.silence.clone())?;
         Ok(slot.insert(fast_reg).clone())
     }
 }

@@ -26,6 +26,7 @@ use super::{
         Attributes,
         State, //
     },
+    silence::Silence,
     waiter::{
         self,
         WaitHandler,
@@ -49,6 +50,7 @@ use kernel::{
     pr_warn_once,
     prelude::*,
     sync::{
+        atomic::Relaxed,
         Arc,
         Mutex, //
     },
@@ -62,6 +64,8 @@ use kernel::{
 const LOOK_MS: Msecs = 100;
 /// How often it does so before its queue pair fails: no device takes twenty seconds.
 const LOOKS: u32 = 200;
+/// The same for a device that has taken longer than that, until it is in time.
+const LOOKS_AGAIN: u32 = 2;
 
 /// A reliable queue pair that is connected to itself.
 struct Loop {
@@ -111,17 +115,17 @@ impl Loop {
     ///
     /// This polls: a driver completes the requests of a failed device when the queue is polled, but
     /// need not report that, see `rust_ulp_wait_drained()` in bindings/ib.c. A driver may also post a
-    /// request to an adapter that has stopped. After [`LOOKS`] polls this moves the queue pair to
+    /// request to an adapter that has stopped. After `most` polls this moves the queue pair to
     /// ERR, which has the driver flush the request, with bnxt_re even if the adapter does not answer
     /// (drivers/infiniband/hw/bnxt_re/ib_verbs.c:bnxt_re_modify_qp).
-    fn status_of(&self, waiter: &Waiter) -> (u32, bool) {
+    fn status_of(&self, waiter: &Waiter, most: u32) -> (u32, bool) {
         let mut looks = 0u32;
         loop {
             if let Some(status) = waiter.status_within(msecs_to_jiffies(LOOK_MS)) {
-                return (status, looks >= LOOKS);
+                return (status, looks >= most);
             }
             looks = looks.saturating_add(1);
-            if looks == LOOKS {
+            if looks == most {
                 let failed = Attributes {
                     qp_state: State::Err as u32,
                     ..Attributes::default()
@@ -145,6 +149,7 @@ impl Loop {
 #[pin_data]
 pub(crate) struct FastRegQp {
     pd: Arc<Pd>,
+    silence: Arc<Silence>,
     /// For the queue pair and its completion queue.
     _charges: [Charge; 2],
     /// [`None`] after one that has failed and did not come back: the address at which its path begins
@@ -166,6 +171,11 @@ impl FastRegQp {
     ///   [`Device::obstacle`](super::device::Device::obstacle),
     /// - [`eaddrnotavail`] when no port of the device has an address yet.
     pub(crate) fn new(pd: Arc<Pd>) -> Result<Arc<Self>> {
+        Self::with_silence(pd, Silence::new()?)
+    }
+
+    /// Creates one as [`Self::new`] does, whose owner has `silence`.
+    pub(crate) fn with_silence(pd: Arc<Pd>, silence: Arc<Silence>) -> Result<Arc<Self>> {
         if pd.device().obstacle().is_some() {
             return Err(eopnotsupp());
         }
@@ -175,6 +185,7 @@ impl FastRegQp {
         Arc::pin_init(
             pin_init!(Self {
                 pd,
+                silence,
                 _charges: charges,
                 current <- new_mutex!(Some(first), "rdma::FastRegQp::current"),
             }),
@@ -198,7 +209,10 @@ impl FastRegQp {
                 break;
             };
             let waiter = waiter::post(Target::Send(&this.qp), operation, Data::None)?;
-            let (status, is_late) = this.status_of(&waiter);
+            let was_late = self.silence.requests.load(Relaxed);
+            let most = if was_late { LOOKS_AGAIN } else { LOOKS };
+            let (status, is_late) = this.status_of(&waiter, most);
+            self.silence.requests.store(is_late, Relaxed);
             let injected = fault::point().is_err();
             let is_done = status == bindings::IB_WC_SUCCESS && !injected;
             // One that is late was moved to ERR, whatever came of the request.

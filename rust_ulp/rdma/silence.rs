@@ -13,29 +13,39 @@ use kernel::{
     }, //
 };
 
-/// Whether a device failed to say in time that a queue pair has left its shared receive queue. The
-/// queues of one owner share it, so that a broken device is waited for once.
+/// Whether a device has failed to answer in time. The objects of one owner share it, so that a broken
+/// device is waited for once.
 ///
 /// ```
 /// fn of_file() -> Result<Arc<Silence>> {
 ///     Silence::new()
 /// }
 /// ```
-pub(crate) struct Silence(pub(super) AtomicFlag);
+pub(crate) struct Silence {
+    /// It did not say that a queue pair has left its shared receive queue.
+    pub(super) events: AtomicFlag,
+    /// It did not carry a registration out, and none after it.
+    pub(super) requests: AtomicFlag,
+}
 
 impl Silence {
     /// Makes that of an owner whose device has not failed.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(Self(AtomicFlag::new(false)), GFP_KERNEL_ACCOUNT)?)
+        let this = Self {
+            events: AtomicFlag::new(false),
+            requests: AtomicFlag::new(false),
+        };
+        Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Returns whether the device has failed to say so.
+    /// Returns whether the device has failed to answer.
     pub(crate) fn is_known(&self) -> bool {
-        self.0.load(Relaxed)
+        self.events.load(Relaxed) || self.requests.load(Relaxed)
     }
 
     /// Notes that another owner has waited in vain.
     pub(crate) fn note(&self) {
-        self.0.store(true, Relaxed);
+        self.events.store(true, Relaxed);
+        self.requests.store(true, Relaxed);
     }
 }

@@ -581,7 +581,7 @@ impl<H: WrHandler> Srq<H> {
     /// `qp` is a valid queue pair that uses this queue.
     pub(super) unsafe fn wait_for_last_wqe(&self, qp: *mut bindings::ib_qp) {
         let jiffies = msecs_to_jiffies(LAST_WQE_MS);
-        let silent = &self.silence.0;
+        let silent = &self.silence.events;
         // SAFETY: By the requirement.
         if silent.load(Relaxed) || unsafe { bindings::rust_ulp_h_wait_last_wqe(qp, jiffies) } {
             return;

@@ -882,12 +882,22 @@ def test_unanswered(r):
     r.check("a grant whose registration is not reported", ended(in_background(b.file.grant, b.buffer)).rkey)
     with open("/sys/module/ulp_hca/parameters/lose_interrupt") as f:
         r.equal("... the interrupt was lost", f.read().strip(), "0")
+    begin = time.monotonic()
     adapter(lose_register=1)
     r.equal("a grant whose registration is not carried out", ended(in_background(b.file.grant, b.buffer)), "EIO")
+    once = time.monotonic() - begin
     grant = b.file.grant(b.buffer)
     a.buffer.map[:8] = pattern(3, 8)
     a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, **remote(grant))])
     r.equal("after that a grant works", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, pattern(3, 8)))
+    other = ulp.Buffer(b.file, b.file.pd(), PAGE)
+    begin = time.monotonic()
+    adapter(lose_register=5)
+    grants = [in_background(b.file.grant, buffer) for buffer in (b.buffer,) * 3 + (other,) * 2]
+    r.equal("five at once, in two domains", [ended(grant) for grant in grants], ["EIO"] * 5)
+    seconds = time.monotonic() - begin
+    r.check("... wait about as long as one", seconds < 2 * once, f"{seconds} s, {once} s")
+    r.check("... and after them a grant works", b.file.grant(b.buffer).rkey)
     a.close()
     b.close()
 
