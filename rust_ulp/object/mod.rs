@@ -179,7 +179,7 @@ impl Stored for Object {
 }
 
 macro_rules! lookups {
-    ($($(#[$meta:meta])* $name:ident: $variant:ident($ty:ty);)*) => { $(
+    ($($(#[$meta:meta])* $name:ident $(, $use:ident)?: $variant:ident($ty:ty);)*) => { $(
         $(#[$meta])*
         pub(crate) fn $name(&self, handle: u32) -> Result<&Arc<$ty>> {
             match self.get(handle)? {
@@ -187,53 +187,34 @@ macro_rules! lookups {
                 _ => Err(ebadfd()),
             }
         }
+        $(
+            /// Returns the same for a new object that will use it.
+            pub(crate) fn $use(&self, handle: u32) -> Result<UseRef<$ty>> {
+                Ok(UseRef::new(self.$name(handle)?.clone()))
+            }
+        )?
     )* };
 }
 
 impl Table<Object> {
     lookups! {
         /// Returns a protection domain. [`ENOENT`], [`ebadfd`].
-        pd: Pd(PdObject);
+        pd, use_pd: Pd(PdObject);
         /// Returns a completion queue. [`ENOENT`], [`ebadfd`].
-        cq: Cq(CqObject);
+        cq, use_cq: Cq(CqObject);
         /// Returns a queue pair. [`ENOENT`], [`ebadfd`].
-        qp: Qp(QpObject);
+        qp, use_qp: Qp(QpObject);
         /// Returns a buffer. [`ENOENT`], [`ebadfd`].
-        buffer: Buffer(BufferObject);
+        buffer, use_buffer: Buffer(BufferObject);
         /// Returns a grant. [`ENOENT`], [`ebadfd`].
         grant: Grant(GrantObject);
         /// Returns an address. [`ENOENT`], [`ebadfd`].
         ah: Ah(AhObject);
         /// Returns a shared receive queue. [`ENOENT`], [`ebadfd`].
-        srq: Srq(SrqObject);
+        srq, use_srq: Srq(SrqObject);
         /// Returns a listener. [`ENOENT`], [`ebadfd`].
         listener: Listener(Listener);
         /// Returns a connection, or a request for one. [`ENOENT`], [`ebadfd`].
         connection: Connection(Connection);
-    }
-
-    /// Returns a protection domain that a new object will use.
-    pub(crate) fn use_pd(&self, handle: u32) -> Result<UseRef<PdObject>> {
-        Ok(UseRef::new(self.pd(handle)?.clone()))
-    }
-
-    /// Returns a completion queue that a new object will use.
-    pub(crate) fn use_cq(&self, handle: u32) -> Result<UseRef<CqObject>> {
-        Ok(UseRef::new(self.cq(handle)?.clone()))
-    }
-
-    /// Returns a queue pair that a new object will use.
-    pub(crate) fn use_qp(&self, handle: u32) -> Result<UseRef<QpObject>> {
-        Ok(UseRef::new(self.qp(handle)?.clone()))
-    }
-
-    /// Returns a buffer that a new object will use.
-    pub(crate) fn use_buffer(&self, handle: u32) -> Result<UseRef<BufferObject>> {
-        Ok(UseRef::new(self.buffer(handle)?.clone()))
-    }
-
-    /// Returns a shared receive queue that a new object will use.
-    pub(crate) fn use_srq(&self, handle: u32) -> Result<UseRef<SrqObject>> {
-        Ok(UseRef::new(self.srq(handle)?.clone()))
     }
 }
