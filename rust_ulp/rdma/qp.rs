@@ -692,12 +692,8 @@ impl<H: WrHandler> Qp<H> {
             return;
         }
         if reads != 0 {
-            let mut raw = bindings::ib_qp_attr::default();
-            // SAFETY: The queue pair and the attributes are valid.
-            let err = unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, reads as i32) };
-            if err != 0 {
-                pr_warn_once!("a driver refused to take no reads: {}\n", err);
-            }
+            let none = bindings::ib_qp_attr::default();
+            self.change(none, reads, c"to take no reads");
         }
         if now != bindings::IB_QPS_ERR {
             self.fail();
@@ -735,19 +731,24 @@ impl<H: WrHandler> Qp<H> {
         Ok(Attributes::from_raw(&raw))
     }
 
+    /// Makes a change that no driver should refuse, and returns whether this one made it. `what`
+    /// completes the message that it refused. Sleeps.
+    fn change(&self, mut raw: bindings::ib_qp_attr, mask: u32, what: &CStr) -> bool {
+        // SAFETY: The queue pair and the attributes are valid.
+        let err = unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32) };
+        if err != 0 {
+            pr_warn_once!("a driver refused {}: {}\n", what, err);
+        }
+        err == 0
+    }
+
     /// Moves the queue pair to ERR, and returns whether the driver did that. Sleeps.
     fn fail(&self) -> bool {
-        let mut raw = bindings::ib_qp_attr {
+        let raw = bindings::ib_qp_attr {
             qp_state: bindings::IB_QPS_ERR,
             ..Default::default()
         };
-        // SAFETY: The queue pair and the attributes are valid.
-        let err =
-            unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask::STATE as i32) };
-        if err != 0 {
-            pr_warn_once!("a driver refused to move a queue pair to ERR: {}\n", err);
-        }
-        err == 0
+        self.change(raw, mask::STATE, c"to move a queue pair to ERR")
     }
 
     /// Refuses new requests, moves the queue pair to ERR, and waits until the handlers of all
@@ -847,7 +848,7 @@ impl<H: WrHandler> Qp<H> {
         }
         if self.state() == State::Reset {
             // The state table has no way from RESET to ERR. rxe has one port.
-            let mut raw = bindings::ib_qp_attr {
+            let raw = bindings::ib_qp_attr {
                 qp_state: bindings::IB_QPS_INIT,
                 port_num: 1,
                 ..Default::default()
@@ -857,10 +858,7 @@ impl<H: WrHandler> Qp<H> {
                 _ => mask::ACCESS_FLAGS,
             };
             let mask = mask::STATE | mask::PKEY_INDEX | mask::PORT | also;
-            // SAFETY: The queue pair and the attributes are valid.
-            let err = unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32) };
-            if err != 0 {
-                pr_warn_once!("rxe refused to move a queue pair to INIT: {}\n", err);
+            if !self.change(raw, mask, c"to move a queue pair to INIT") {
                 return;
             }
         }
