@@ -289,7 +289,14 @@ impl AsyncRequests {
             number: Some(number),
             _queue: queue.keep(),
         };
-        if let Err(error) = post_one(&target, &request.tracked(number)) {
+        let request = request.tracked(number);
+        let mut posted = post_one(&target, &request);
+        if posted.as_ref().is_err_and(Error::is_backpressure) {
+            // Completions take room until they are read. If the futures were dropped, no task polls.
+            let reaped = self.shared.reap();
+            posted = reaped.and_then(|()| post_one(&target, &request));
+        }
+        if let Err(error) = posted {
             future.number = None;
             lock(&self.shared.table.0).free(number);
             return Err(error);

@@ -604,8 +604,10 @@ fn requests_that_fail() {
     on_each(async || {
         let p = pair();
         let requests = AsyncRequests::new(&p.cq).unwrap();
-        // Refused: no number is used up.
-        p.kernel.refuse("SUBMIT", Errno::EAGAIN);
+        // Refused, and so once more: no number is used up.
+        for _ in 0..2 {
+            p.kernel.refuse("SUBMIT", Errno::EAGAIN);
+        }
         let error = requests.post(&p.a, Send::empty()).unwrap_err();
         assert!(error.is_backpressure(), "{error}");
         drop(requests.post(&p.b, Recv::empty()).unwrap());
@@ -671,6 +673,23 @@ fn a_request_that_is_dropped_is_forgotten() {
             assert!(look(&mut receive).is_none());
         }
         assert!(requests.slots() <= 16, "{} slots", requests.slots());
+    });
+}
+
+#[test]
+fn completions_of_requests_that_were_dropped_leave_room_for_others() {
+    on_each(async || {
+        let p = pair_of(4);
+        let grant = p.mem.grant(.., Access::REMOTE_WRITE).unwrap();
+        let requests = AsyncRequests::new(&p.cq).unwrap();
+        let post = || requests.post(&p.a, Write::inline_bytes(b"it", grant.remote()));
+        let mut waits = post().unwrap();
+        for _ in 0..100 {
+            drop(post().unwrap());
+        }
+        assert!(requests.slots() <= 8, "{} slots", requests.slots());
+        // The completion of the first one was kept.
+        assert_eq!(look(&mut waits).unwrap().unwrap().status, Status::Success);
     });
 }
 
