@@ -422,6 +422,20 @@ fn resolve(addr: impl ToSocketAddrs) -> Result<Vec<SocketAddr>> {
     Ok(addrs)
 }
 
+/// Returns the connection of a socket whose attempt to connect is over.
+fn connected(socket: Socket) -> std::io::Result<TcpStream> {
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    let tcp = TcpStream::from(socket);
+    // TCP connects a socket with itself when the kernel gave it the local port that it connects to.
+    let local = tcp.local_addr()?;
+    if tcp.peer_addr().is_ok_and(|peer| peer == local) {
+        return Err(std::io::Error::from_raw_os_error(libc::ECONNREFUSED));
+    }
+    Ok(tcp)
+}
+
 /// Connects to `addr` within `share`.
 async fn connect(
     device: &Arc<DeviceInner>,
@@ -439,10 +453,7 @@ async fn connect(
     let mut wait = FileWait::new(device, who, &socket)?;
     loop {
         if sys::wait_for(socket.as_fd(), PollFlags::POLLOUT, Duration::ZERO)? {
-            return match socket.take_error()? {
-                Some(error) => Err(error),
-                None => Ok(socket.into()),
-            };
+            return connected(socket);
         }
         match deadline.left() {
             Duration::ZERO => return Err(std::io::ErrorKind::TimedOut.into()),
@@ -972,6 +983,21 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (at(listener.accept().unwrap().0), there)
+    }
+
+    #[test]
+    fn a_socket_that_is_connected_with_itself_was_refused() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+        socket.bind(&any.into()).unwrap();
+        socket.connect(&socket.local_addr().unwrap()).unwrap();
+        assert!(is_refusal(&connected(socket).unwrap_err()));
+
+        let listener = TcpListener::bind(any).unwrap();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let addr = listener.local_addr().unwrap();
+        socket.connect(&addr.into()).unwrap();
+        assert_eq!(connected(socket).unwrap().peer_addr().unwrap(), addr);
     }
 
     #[test]
