@@ -453,10 +453,6 @@ impl<'a> ChunkBatch<'a> {
     }
 
     /// Adds a request that has nothing of a pool, as [`DeviceBatch::push`].
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceBatch::push`].
     pub fn push<Q, R: RequestFor<'a, Q>>(&mut self, queue: Q, request: R) -> Result<()> {
         self.batch.push(queue, request)
     }

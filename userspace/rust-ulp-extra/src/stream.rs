@@ -514,11 +514,8 @@ impl Sender {
         }
     }
 
-    /// Says that this is the end, and waits until the receiver has taken everything.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::send`].
+    /// Says that this is the end, and waits until the receiver has taken everything. Fails as
+    /// [`Self::send`].
     pub fn finish(&mut self, timeout: Duration) -> Result<()> {
         let deadline = Deadline::after(timeout);
         while !self.try_finish()? {
@@ -698,11 +695,7 @@ impl Receiver {
     /// Takes as many bytes as there are and fit into `out`, and returns how many, or [`None`] when
     /// none have arrived; 0 is the end of the stream, or an `out` of no bytes. Does not sleep: who
     /// drops the receiver at the end calls [`Self::recv`] once more, so that the sender gets to
-    /// know.
-    ///
-    /// # Errors
-    ///
-    /// As [`Sender::try_send`].
+    /// know. Fails as [`Sender::try_send`].
     pub fn try_recv(&mut self, out: &mut [u8]) -> Result<Option<usize>> {
         self.reap(None)?;
         let taken = self.take(out);

@@ -62,20 +62,12 @@ impl AsyncCq {
         self.eventfd.cq()
     }
 
-    /// Takes the oldest completion, waiting until there is one.
-    ///
-    /// # Errors
-    ///
-    /// As [`Cq::poll`].
+    /// Takes the oldest completion as [`Cq::poll`], waiting until there is one.
     pub async fn wait(&mut self) -> Result<Completion> {
         poll_fn(|cx| self.poll_wait(cx)).await
     }
 
-    /// Takes the oldest completion; registers the task to be woken if there is none.
-    ///
-    /// # Errors
-    ///
-    /// As [`Cq::poll`].
+    /// Takes the oldest completion as [`Cq::poll`]; registers the task to be woken if there is none.
     pub fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion>> {
         self.watch.poll_until(cx, || self.eventfd.cq().poll())
     }
@@ -97,11 +89,7 @@ impl AsyncCq {
     }
 
     /// Takes as many completions as there are and fit into `out`, waiting until there is one, and
-    /// returns how many.
-    ///
-    /// # Errors
-    ///
-    /// As [`Cq::poll`].
+    /// returns how many. Fails as [`Cq::poll`].
     pub async fn wait_into(&mut self, out: &mut [Completion]) -> Result<usize> {
         let take = || {
             let n = self.eventfd.cq().poll_into(out)?;
@@ -157,10 +145,6 @@ impl AsyncEvents {
     /// # Errors
     ///
     /// As [`Device::events`]; [`Error::Sys`] with `EMFILE` without room for a descriptor.
-    ///
-    /// # Panics
-    ///
-    /// As [`AsyncCq::new`].
     pub fn new(device: &Device) -> Result<Self> {
         Ok(Self {
             events: device.events(),
@@ -169,20 +153,13 @@ impl AsyncEvents {
         })
     }
 
-    /// Takes the oldest event, waiting until there is one.
-    ///
-    /// # Errors
-    ///
-    /// As [`Events::next_event`].
+    /// Takes the oldest event as [`Events::next_event`], waiting until there is one.
     pub async fn next_event(&mut self) -> Result<Event> {
         poll_fn(|cx| self.poll_next_event(cx)).await
     }
 
-    /// Takes the oldest event; registers the task to be woken if there is none.
-    ///
-    /// # Errors
-    ///
-    /// As [`Events::next_event`].
+    /// Takes the oldest event as [`Events::next_event`]; registers the task to be woken if there is
+    /// none.
     pub fn poll_next_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<Event>> {
         self.watch.poll_until(cx, || self.events.next_event())
     }

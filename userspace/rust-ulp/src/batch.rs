@@ -481,11 +481,7 @@ impl<'a> DeviceBatch<'a> {
         self.len() == 0
     }
 
-    /// Posts all of it, and returns how many there were.
-    ///
-    /// # Errors
-    ///
-    /// As [`QpBatch::submit`].
+    /// Posts all of it as [`QpBatch::submit`], and returns how many there were.
     pub fn submit(&mut self) -> Result<usize> {
         self.submitting(None)
     }

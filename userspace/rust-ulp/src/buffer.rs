@@ -30,11 +30,8 @@ pub enum PageSize {
 }
 
 impl Pd {
-    /// Allocates a buffer of `len` bytes, zeroed. [`Self::buffer_builder`] has more to choose.
-    ///
-    /// # Errors
-    ///
-    /// As [`BufferBuilder::build`].
+    /// Allocates a buffer of `len` bytes, zeroed, as [`BufferBuilder::build`].
+    /// [`Self::buffer_builder`] has more to choose.
     pub fn alloc_buffer(&self, len: usize) -> Result<Buffer> {
         self.buffer_builder(len).build()
     }

@@ -104,10 +104,6 @@ impl Completion {
 
     /// Returns an error if the request failed, as [`Self::ok`], for callers that need nothing else
     /// of the completion.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::ok`].
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.status == Status::Success {

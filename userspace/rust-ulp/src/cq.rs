@@ -223,11 +223,7 @@ impl Cq {
     }
 
     /// Takes as many completions as there are and fit into `out`, oldest first, and returns how
-    /// many. Makes no system call.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::poll`].
+    /// many. Makes no system call, and fails as [`Self::poll`].
     pub fn poll_into(&self, out: &mut [Completion]) -> Result<usize> {
         let mut places = out.iter_mut();
         self.take(places.len(), |completion| {

@@ -121,11 +121,7 @@ pub struct Datagram<'b> {
 
 impl Qp<Ud> {
     /// The way to the host of `peer`, by this queue pair's port and GID, with the options that it
-    /// was built with.
-    ///
-    /// # Errors
-    ///
-    /// As [`Pd::create_ah`](crate::Pd::create_ah).
+    /// was built with. Fails as [`Pd::create_ah`](crate::Pd::create_ah).
     pub fn address(&self, peer: &Endpoint) -> Result<AddressHandle> {
         self.pd().create_ah(self.path_to(peer.gid, peer.lid))
     }
@@ -168,11 +164,8 @@ impl Qp<Ud> {
     }
 
     /// The queue pair that sent a datagram, by the way that it came: from the GID that it was sent
-    /// to, if this port has it. The Q_Key is this queue pair's own.
-    ///
-    /// # Errors
-    ///
-    /// As [`Pd::create_ah`](crate::Pd::create_ah).
+    /// to, if this port has it. The Q_Key is this queue pair's own. Fails as
+    /// [`Pd::create_ah`](crate::Pd::create_ah).
     pub fn reply_to(&self, datagram: &Datagram<'_>) -> Result<Destination> {
         let gid = datagram.grh.map_or(Gid::default(), |grh| grh.src);
         let mut path = self.path_to(gid, datagram.src_lid);

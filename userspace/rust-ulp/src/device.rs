@@ -474,11 +474,7 @@ impl Device {
         Ok(PortInfo::new(port, &arg))
     }
 
-    /// The GIDs of a port, from 1.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::port`].
+    /// The GIDs of a port, from 1. Fails as [`Self::port`].
     pub fn gids(&self, port: u32) -> Result<Vec<GidEntry>> {
         gids(&self.inner.file, port)
     }

@@ -236,15 +236,7 @@ pub struct AsyncRequests {
 }
 
 impl AsyncRequests {
-    /// Becomes the reader of `cq`.
-    ///
-    /// # Errors
-    ///
-    /// As [`AsyncCq::new`].
-    ///
-    /// # Panics
-    ///
-    /// As [`AsyncCq::new`].
+    /// Becomes the reader of `cq`, as [`AsyncCq::new`].
     pub fn new(cq: &Cq) -> Result<Self> {
         let table = Arc::new(Table(Mutex::new(Slots::new())));
         Ok(Self {

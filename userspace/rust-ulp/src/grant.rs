@@ -85,11 +85,7 @@ impl GrantOptions {
 
 impl Buffer {
     /// Lets whoever learns the key access a part of the buffer with the rights in `access`, until
-    /// the grant is dropped.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::grant_with`].
+    /// the grant is dropped. Fails as [`Self::grant_with`].
     pub fn grant(&self, range: impl RangeBounds<usize>, access: Access) -> Result<Grant> {
         self.grant_with(range, access, GrantOptions::new())
     }

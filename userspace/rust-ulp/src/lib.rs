@@ -66,7 +66,8 @@
 //! `AsyncRequests`, `AsyncListener`, `cm::Requests`, and the functions whose names end in `_async`.
 //! Inside of a runtime of tokio they use that, elsewhere smol. A queue that is never empty does not
 //! starve other tasks: what is taken counts against the budget of tokio, and with smol a task
-//! yields after 128 completions.
+//! yields after 128 completions. Without the feature `smol`, all of these panic outside of a
+//! runtime of tokio, and in any case inside of one that has I/O disabled.
 //!
 //! With another runtime no feature is needed: [`CqEventFd::poll_wait`](cq::CqEventFd::poll_wait) and
 //! [`Events::poll_next_event`](events::Events::poll_next_event) take the runtime's way to wait for a
@@ -132,6 +133,9 @@
 //! Posting and reaping allocate nothing, once a batch of that size was posted before.
 //!
 //! # Errors
+//!
+//! A function that is described as another one fails and panics as that one. Without a section for
+//! its errors, a function has those errors, or [`Error::DeviceGone`] alone.
 //!
 //! Each [`Error`] says what happened and what to do. [`Error::kind`] is what a program matches, and
 //! `std::io::Error` has the nearest kind of its own. [`Error::is_backpressure`] tells a full queue,

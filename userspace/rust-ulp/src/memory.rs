@@ -272,10 +272,6 @@ pub struct BufferInfo {
 
 impl Buffer {
     /// What the kernel says of it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
     pub fn query(&self) -> Result<BufferInfo> {
         let mut arg = abi::BufferQuery {
             buffer: self.handle(),

@@ -567,11 +567,7 @@ impl<T: Transport> Clone for Qp<T> {
 }
 
 impl<T: Transport, S: State> Qp<T, S> {
-    /// Posts a receive.
-    ///
-    /// # Errors
-    ///
-    /// As [`Qp::post`].
+    /// Posts a receive, as [`Qp::post`].
     pub fn post_recv(&self, recv: Recv<'_>) -> Result<()> {
         post_one(&self.target(), &recv.into())
     }
@@ -581,20 +577,12 @@ impl<T: Transport, S: State> Qp<T, S> {
     /// completed already stays as it is, and the queue goes on. The device is not done with what
     /// was canceled: see there. An unsignaled send counts as in flight until a later one has
     /// completed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
     #[doc(alias = "rust_ulp_cancel")]
     pub fn cancel(&self, wr_id: u64) -> Result<u32> {
         cancel(&self.inner.object.device, self.handle(), Some(wr_id))
     }
 
     /// Cancels all requests in flight, as [`Self::cancel`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::cancel`].
     pub fn cancel_all(&self) -> Result<u32> {
         cancel(&self.inner.object.device, self.handle(), None)
     }
@@ -649,10 +637,6 @@ impl<T: Transport, S: State> Qp<T, S> {
     }
 
     /// Asks the kernel for its state and attributes.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
     pub fn query(&self) -> Result<QpInfo> {
         self.inner.query()
     }
@@ -912,10 +896,6 @@ impl<T: Transport> From<ConnectError<T>> for Error {
 impl PreparedQp<Ud> {
     /// Takes it to the state Rts: it sends to and receives from anybody who knows its number and
     /// Q_Key.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
     pub fn ready(self) -> Result<Qp<Ud>> {
         self.modify(QpAttr::to(QpState::Rtr))?;
         self.modify(QpAttr::to(QpState::Rts).sq_psn(self.local.psn))?;

@@ -140,30 +140,18 @@ pub struct SrqInfo {
 }
 
 impl Srq {
-    /// Posts a receive.
-    ///
-    /// # Errors
-    ///
-    /// As [`Qp::post`](crate::Qp::post).
+    /// Posts a receive, as [`Qp::post`](crate::Qp::post).
     pub fn post_recv(&self, recv: Recv<'_>) -> Result<()> {
         post_one(&self.target(), &recv.into())
     }
 
     /// Cancels the requests in flight whose number is `wr_id`, as [`Qp::cancel`](crate::Qp::cancel).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
     #[doc(alias = "rust_ulp_cancel")]
     pub fn cancel(&self, wr_id: u64) -> Result<u32> {
         cancel(&self.inner.object.device, self.handle(), Some(wr_id))
     }
 
     /// Cancels all requests in flight, as [`Self::cancel`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::cancel`].
     pub fn cancel_all(&self) -> Result<u32> {
         cancel(&self.inner.object.device, self.handle(), None)
     }
@@ -186,10 +174,6 @@ impl Srq {
     }
 
     /// Asks the kernel for its state.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
     pub fn query(&self) -> Result<SrqInfo> {
         let mut arg = abi::SrqQuery {
             srq: self.handle(),

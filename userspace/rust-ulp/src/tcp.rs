@@ -139,14 +139,6 @@ impl Peer {
     /// or `smol`.
     ///
     /// It is cancel-safe.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::wait_gone`].
-    ///
-    /// # Panics
-    ///
-    /// As [`AsyncCq::new`](crate::AsyncCq::new).
     #[cfg(any(feature = "smol", feature = "tokio"))]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
     pub async fn gone(&self) -> Result<()> {
@@ -548,10 +540,6 @@ impl<T: Connected> PreparedQp<T> {
     }
 
     /// Connects as [`Self::connect_tcp`], with options.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::connect_tcp`].
     pub fn connect_tcp_with(
         self,
         addr: impl ToSocketAddrs,
@@ -572,10 +560,6 @@ impl<T: Connected> PreparedQp<T> {
     ///
     /// Dropping the future hangs up and drops the queue pair, which a helper thread may keep until
     /// the kernel has resolved the address.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::connect_tcp`].
     #[cfg(any(feature = "smol", feature = "tokio"))]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
     pub async fn connect_tcp_async(
@@ -769,10 +753,6 @@ impl Listener {
     /// # Errors
     ///
     /// [`Error::Sys`] if the runtime cannot take it.
-    ///
-    /// # Panics
-    ///
-    /// As [`AsyncCq::new`](crate::AsyncCq::new).
     #[cfg(any(feature = "smol", feature = "tokio"))]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
     pub fn into_async(self) -> Result<AsyncListener> {
@@ -877,10 +857,6 @@ impl Incoming {
     }
 
     /// Accepts as [`Self::accept`], with another time limit.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::accept`].
     pub fn accept_within<T: Connected>(
         self,
         qp: PreparedQp<T>,

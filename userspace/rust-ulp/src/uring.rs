@@ -425,11 +425,8 @@ impl DeviceBatch<'_> {
 
     /// Adds the posting of the batch to a ring as one entry, which completes as soon as the requests
     /// are posted. The requests complete in their completion queues. `wr_id` is the number of the
-    /// entry; its result is that of [`Self::submit`]. The batch is empty then.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::submit_by`].
+    /// entry; its result is that of [`Self::submit`]. The batch is empty then. Fails as
+    /// [`Self::submit_by`].
     #[doc(alias = "URING_RING")]
     pub fn post_by(&mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
         self.give(|device, storage| ring.push_batch(device, storage, wr_id, true))

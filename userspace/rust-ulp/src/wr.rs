@@ -333,11 +333,7 @@ pub trait RequestFor<'a, Q>: AnyRequest<'a> {
     #[doc(hidden)]
     fn target(queue: &Q) -> Target<'_>;
 
-    /// Posts the request to `queue`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Qp::post`](crate::Qp::post).
+    /// Posts the request to `queue`, as [`Qp::post`](crate::Qp::post).
     fn post_to(self, queue: Q) -> Result<()>;
 
     /// Returns what tells whether `queue` still exists, without keeping it.

@@ -22,15 +22,7 @@ pub struct AsyncSender {
 }
 
 impl Sender {
-    /// Gives it to a task. Needs the feature `tokio` or `smol`.
-    ///
-    /// # Errors
-    ///
-    /// As [`AsyncCq::new`].
-    ///
-    /// # Panics
-    ///
-    /// As [`AsyncCq::new`].
+    /// Gives it to a task, as [`AsyncCq::new`] a queue. Needs the feature `tokio` or `smol`.
     pub fn into_async(self) -> Result<AsyncSender> {
         let cq = AsyncCq::new(self.qp().send_cq())?;
         Ok(AsyncSender { sender: self, cq })
@@ -75,15 +67,7 @@ pub struct AsyncReceiver {
 }
 
 impl Receiver {
-    /// Gives it to a task. Needs the feature `tokio` or `smol`.
-    ///
-    /// # Errors
-    ///
-    /// As [`AsyncCq::new`].
-    ///
-    /// # Panics
-    ///
-    /// As [`AsyncCq::new`].
+    /// Gives it to a task, as [`AsyncCq::new`] a queue. Needs the feature `tokio` or `smol`.
     pub fn into_async(self) -> Result<AsyncReceiver> {
         let cq = AsyncCq::new(self.qp().send_cq())?;
         Ok(AsyncReceiver { receiver: self, cq })

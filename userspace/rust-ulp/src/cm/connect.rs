@@ -71,14 +71,6 @@ impl PreparedQp<Rc> {
     /// Connects as [`Self::connect_cm`], in a task. Needs the feature `tokio` or `smol`.
     ///
     /// Dropping the future gives the attempt up, and drops the queue pair.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::connect_cm`] and [`Self::begin_connect_cm`].
-    ///
-    /// # Panics
-    ///
-    /// As [`AsyncCq::new`](crate::AsyncCq::new).
     #[cfg(any(feature = "smol", feature = "tokio"))]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
     pub async fn connect_cm_async(

@@ -128,10 +128,6 @@ impl Connection {
     }
 
     /// Asks the kernel for its state.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
     pub fn query(&self) -> Result<ConnectionInfo> {
         let arg = query(self.device_inner(), self.handle())?;
         Ok(ConnectionInfo {

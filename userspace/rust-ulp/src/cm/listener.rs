@@ -117,10 +117,6 @@ impl Listener {
 
     /// Listens as [`Self::bind`], with a value that events about the listener carry
     /// ([`Event::user_data`](crate::events::Event::user_data)).
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::bind`].
     pub fn bind_with(
         device: &Device,
         addr: SocketAddr,
@@ -176,10 +172,6 @@ impl Listener {
     /// # Errors
     ///
     /// As [`Device::events`]; [`Error::Sys`] if the runtime cannot take it.
-    ///
-    /// # Panics
-    ///
-    /// As [`AsyncCq::new`](crate::AsyncCq::new).
     #[cfg(any(feature = "smol", feature = "tokio"))]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
     pub fn requests(&self) -> Result<Requests> {
@@ -192,10 +184,6 @@ impl Listener {
     }
 
     /// Asks the kernel for its state.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
     pub fn query(&self) -> Result<ListenerInfo> {
         let arg = query(&self.inner.object.device, self.handle())?;
         Ok(ListenerInfo {
@@ -233,10 +221,6 @@ pub struct Requests {
 #[cfg(any(feature = "smol", feature = "tokio"))]
 impl Requests {
     /// Takes the oldest request, waiting until there is one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
     pub async fn next_request(&mut self) -> Result<Request> {
         poll_fn(|cx| self.poll_next_request(cx)).await
     }

@@ -57,10 +57,6 @@ impl Pending {
     }
 
     /// Returns [`State::Connecting`], or what it has come to.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
     pub fn state(&self) -> Result<State> {
         let arg = query(self.device_inner(), self.handle())?;
         Ok(State::from_code(arg.state))

@@ -116,14 +116,6 @@ impl Request {
     /// Accepts as [`Self::accept`], in a task. Needs the feature `tokio` or `smol`.
     ///
     /// Dropping the future rejects the peer or hangs up, and drops the queue pair.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::accept`].
-    ///
-    /// # Panics
-    ///
-    /// As [`AsyncCq::new`](crate::AsyncCq::new).
     #[cfg(any(feature = "smol", feature = "tokio"))]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
     pub async fn accept_async(
