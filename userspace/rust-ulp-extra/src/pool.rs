@@ -7,12 +7,11 @@ use rust_ulp::error::Result;
 #[cfg(feature = "io-uring")]
 use rust_ulp::uring::{Cqe, Ring};
 use rust_ulp::wr::{QueueLife, RequestFor, Tag};
-use rust_ulp::{Completion, Cq, Device, DeviceBatch, Error, LocalSlice};
+use rust_ulp::{Completion, Error, LocalSlice};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// The state of a chunk is twice the number of its posts, and one more while a request has it.
 const IN_FLIGHT: u32 = 1;
@@ -27,8 +26,7 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Flight {
     queue: QueueLife,
-    /// Those who are about to post the chunk, or hold it in a batch. While there is one,
-    /// [`Pool::reclaim`] must not take the chunk. A chunk may have two: it has completed, and was
+    /// Those who are about to post the chunk. While there is one, [`Pool::reclaim`] must not take it. A chunk may have two: it has completed, and was
     /// posted anew, before the first call that posted it returns.
     holders: u32,
 }
@@ -428,106 +426,6 @@ impl Drop for Chunk<'_> {
             self.ground();
             self.pool.free(self.index);
         }
-    }
-}
-
-/// Requests for any queues of a device, some of them with chunks of pools, to be posted by one call.
-///
-/// It is a [`DeviceBatch`] that keeps the chunks of its requests until they are posted. Dropping it
-/// forgets the requests, and frees the chunks. A batch that is used again allocates nothing.
-#[derive(Debug)]
-#[must_use = "nothing is posted before `submit`"]
-pub struct ChunkBatch<'a> {
-    batch: DeviceBatch<'a>,
-    /// Each with the index of its request.
-    chunks: Vec<(u32, Chunk<'a>)>,
-}
-
-impl<'a> ChunkBatch<'a> {
-    /// Makes an empty batch.
-    pub fn new(device: &'a Device) -> Self {
-        Self {
-            batch: device.batch(),
-            chunks: Vec::new(),
-        }
-    }
-
-    /// Adds a request that has nothing of a pool, as [`DeviceBatch::push`].
-    pub fn push<Q, R: RequestFor<'a, Q>>(&mut self, queue: Q, request: R) -> Result<()> {
-        self.batch.push(queue, request)
-    }
-
-    /// Adds the request that `request` makes of a chunk, as [`Chunk::post`] posts it.
-    ///
-    /// # Errors
-    ///
-    /// The errors of `request` and of [`DeviceBatch::push`], with the chunk.
-    pub fn push_chunk<Q, R: RequestFor<'a, Q>>(
-        &mut self,
-        queue: Q,
-        mut chunk: Chunk<'a>,
-        request: impl FnOnce(LocalSlice<'a>) -> Result<R>,
-    ) -> Result<(), ChunkError<'a>> {
-        // Less than there may be in one call.
-        let index = self.batch.len() as u32;
-        let pushed = chunk.local().and_then(request).and_then(|request| {
-            let wr_id = chunk.fly(R::life_of(&queue));
-            self.batch.push(queue, request.tracked(wr_id))
-        });
-        match pushed {
-            Ok(()) => {
-                self.chunks.push((index, chunk));
-                Ok(())
-            }
-            Err(error) => Err(chunk.refused(error)),
-        }
-    }
-
-    /// Returns the number of requests in it.
-    pub fn len(&self) -> usize {
-        self.batch.len()
-    }
-
-    /// Returns true if it has no requests.
-    pub fn is_empty(&self) -> bool {
-        self.batch.is_empty()
-    }
-
-    /// Posts all of it, and returns how many there were.
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceBatch::submit`]. The chunks of requests that were not posted stay in the batch.
-    pub fn submit(&mut self) -> Result<usize> {
-        self.posting(DeviceBatch::submit)
-    }
-
-    /// Posts all of it, then sleeps until `min` completions can be taken from `cq`, all by one
-    /// call. Returns how many were posted.
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceBatch::submit_and_wait`], and as [`Self::submit`].
-    pub fn submit_and_wait(&mut self, cq: &Cq, min: u32, timeout: Duration) -> Result<usize> {
-        self.posting(|batch| batch.submit_and_wait(cq, min, timeout))
-    }
-
-    fn posting(
-        &mut self,
-        post: impl FnOnce(&mut DeviceBatch<'a>) -> Result<usize>,
-    ) -> Result<usize> {
-        let before = self.batch.len();
-        let result = post(&mut self.batch);
-        // What was posted is in the batch no more, whatever the result.
-        let posted = before.saturating_sub(self.batch.len()) as u32;
-        let gone = self.chunks.partition_point(|(index, _)| *index < posted);
-        for (_, chunk) in self.chunks.drain(..gone) {
-            chunk.gone();
-        }
-        for (index, _) in &mut self.chunks {
-            *index -= posted;
-        }
-        result
     }
 }
 

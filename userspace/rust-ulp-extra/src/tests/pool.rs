@@ -2,7 +2,7 @@
 
 //! Chunks that are handed out and come back.
 
-use super::extra::pool::{Chunk, ChunkBatch, Pool};
+use super::extra::pool::{Chunk, Pool};
 use super::*;
 use crate::sync::without_locks;
 use crate::sys::holds_in_child;
@@ -201,123 +201,14 @@ fn a_queue_pair_that_the_kernel_keeps_keeps_its_chunks() {
 }
 
 #[test]
-fn chunks_in_batches() {
-    let p = pair();
-    let pool = pool(&p, 4);
-    let mut batch = ChunkBatch::new(&p.device);
-    for _ in 0..2 {
-        batch
-            .push_chunk(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
-            .unwrap();
-    }
-    batch.submit().unwrap();
-    let mut batch = ChunkBatch::new(&p.device);
-    batch
-        .push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
-        .unwrap();
-    let refused = batch
-        .push_chunk(&p.a, take(&pool), |memory| {
-            Ok(Send::new(memory.slice(65..)?))
-        })
-        .unwrap_err();
-    assert!(matches!(refused.error(), Error::Range { .. }));
-    drop(refused);
-    assert_eq!(pool.available(), 1);
-    // Nothing was posted.
-    drop(batch);
-    assert_eq!(pool.available(), 2);
-    p.kernel.refuse("SUBMIT", Errno::EAGAIN);
-    let mut batch = ChunkBatch::new(&p.device);
-    batch
-        .push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
-        .unwrap();
-    assert!(batch.submit().unwrap_err().is_backpressure());
-    assert_eq!(pool.available(), 1);
-    drop(batch);
-    assert_eq!(pool.available(), 2);
-    // One of two was, when the second is refused.
-    let mut batch = ChunkBatch::new(&p.device);
-    for _ in 0..2 {
-        batch
-            .push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
-            .unwrap();
-    }
-    p.kernel.stumble(1);
-    let error = batch.submit().unwrap_err();
-    assert_matches!(error, Error::Batch { posted: 1, .. });
-    assert_eq!(pool.available(), 0);
-    drop(batch);
-    assert_eq!(pool.available(), 1);
-    let back = drain(&p.cq).iter().filter_map(|c| pool.complete(c)).count();
-    assert_eq!((back, pool.available()), (2, 3));
-
-    let other = pair();
-    let mut batch = ChunkBatch::new(&other.device);
-    let refused = batch.push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)));
-    assert_eq!(refused.unwrap_err().error().errno(), Some(libc::ENOENT));
-}
-
-/// Asserts that every chunk of `pool` is free, and that no two of them are the same bytes.
-fn all_are_free_once(pool: &Pool) {
-    assert_eq!(pool.available(), pool.len());
-    let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
-    let places: HashSet<_> = taken.iter().map(Chunk::offset).collect();
-    assert_eq!((taken.len(), places.len()), (pool.len(), pool.len()));
-}
-
-#[test]
-fn a_chunk_in_a_batch_whose_queue_pair_is_dropped_has_one_owner() {
-    for is_submitted in [false, true] {
-        let p = pair();
-        let pool = pool(&p, 2);
-        let mut batch = ChunkBatch::new(&p.device);
-        for _ in 0..2 {
-            batch
-                .push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
-                .unwrap();
-        }
-        drop(p.a);
-        // The batch still has both.
-        assert_eq!((pool.reclaim(), pool.take().is_some()), (0, false));
-        if is_submitted {
-            let error = batch.submit().unwrap_err();
-            assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
-        }
-        drop(batch);
-        assert_eq!(pool.reclaim(), 0);
-        all_are_free_once(&pool);
-    }
-}
-
-#[test]
-fn a_chunk_that_a_batch_posted_comes_back_when_its_queue_pair_is_dropped() {
-    let p = pair();
-    let pool = pool(&p, 1);
-    let mut batch = ChunkBatch::new(&p.device);
-    batch
-        .push_chunk(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
-        .unwrap();
-    batch.submit().unwrap();
-    assert_eq!(pool.reclaim(), 0);
-    drop(p.b);
-    assert_eq!(pool.reclaim(), 1);
-    all_are_free_once(&pool);
-}
-
-#[test]
 fn a_forked_child_takes_no_lock_to_drop_what_is_in_flight() {
     let p = pair();
     let pool = Pool::new(p.mem.slice(..).unwrap(), 64).unwrap();
-    let mut batch = ChunkBatch::new(&p.device);
-    let chunk = pool.take().unwrap();
-    batch
-        .push_chunk(&p.b, chunk, |memory| Ok(Recv::new(memory)))
-        .unwrap();
-    let one = p.a.batch();
+    let batch = p.a.batch();
     let chunk = pool.take().unwrap();
     let before = pool.available();
     assert!(holds_in_child(|| {
-        without_locks(|| drop((batch, one, chunk)));
+        without_locks(|| drop((batch, chunk)));
         pool.available() == before
     }));
 }
@@ -326,19 +217,11 @@ fn a_forked_child_takes_no_lock_to_drop_what_is_in_flight() {
 fn chunks_allocate_nothing() {
     let p = pair();
     let pool = pool(&p, 4);
-    let mut batch = ChunkBatch::new(&p.device);
-    let mut round = || {
+    let round = || {
         take(&pool)
             .post(&p.b, |memory| Ok(Recv::new(memory)))
             .unwrap();
         send(take(&pool), &p.a);
-        batch
-            .push_chunk(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
-            .unwrap();
-        batch
-            .push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
-            .unwrap();
-        batch.submit().unwrap();
         while let Some(done) = p.cq.poll().unwrap() {
             assert!(pool.complete(&done).is_some());
         }
