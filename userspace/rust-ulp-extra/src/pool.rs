@@ -4,8 +4,6 @@
 
 use super::sync::lock;
 use rust_ulp::error::Result;
-#[cfg(feature = "io-uring")]
-use rust_ulp::uring::{Cqe, Ring};
 use rust_ulp::wr::{QueueLife, RequestFor, Tag};
 use rust_ulp::{Completion, Error, LocalSlice};
 use std::collections::VecDeque;
@@ -160,26 +158,10 @@ impl<'b> Pool<'b> {
         if done.status.is_unfinished() {
             return None;
         }
-        self.landed(done.wr_id)
-    }
-
-    /// Returns the chunk of an entry of a ring that has completed, also when its request was not
-    /// posted. Returns [`None`] as [`Self::complete`] does.
-    #[cfg(feature = "io-uring")]
-    pub fn complete_entry(&self, done: &Cqe) -> Option<Chunk<'b>> {
-        match &done.result {
-            Ok(completion) => self.complete(completion),
-            Err(Error::CqCorrupt) => None, // nothing tells what became of the request
-            Err(_) => self.landed(done.wr_id),
-        }
-    }
-
-    /// Takes the chunk back from the request with that number, if it has it.
-    fn landed(&self, number: u64) -> Option<Chunk<'b>> {
-        let index = self.inner.tag.index(number)?;
+        let index = self.inner.tag.index(done.wr_id)?;
         let slot = self.inner.slots.get(index as usize)?;
         let flying = slot.state.load(Ordering::Acquire);
-        let named = wr_id(self.inner.tag, index, flying) == number;
+        let named = wr_id(self.inner.tag, index, flying) == done.wr_id;
         if flying & IN_FLIGHT == 0 || !named || !self.inner.land(index, flying) {
             return None;
         }
@@ -314,40 +296,13 @@ impl<'b> Chunk<'b> {
     /// The errors of `request` and of [`Qp::post`](rust_ulp::Qp::post). The error returns the chunk,
     /// since nothing was posted.
     pub fn post<'a, Q, R: RequestFor<'a, Q>>(
-        self,
-        queue: Q,
-        request: impl FnOnce(LocalSlice<'b>) -> Result<R>,
-    ) -> Result<(), ChunkError<'b>> {
-        self.post_by(queue, request, |queue, request| request.post_to(queue))
-    }
-
-    /// Adds the request that `request` makes of this chunk's memory to a ring, as [`Self::post`]
-    /// posts it. [`Pool::complete_entry`] returns the chunk. The chunk of an entry that was not
-    /// submitted before the ring is dropped comes back when the queue is gone.
-    ///
-    /// # Errors
-    ///
-    /// The errors of `request` and of [`Ring::push`], with the chunk.
-    #[cfg(feature = "io-uring")]
-    pub fn push_to<'a, Q, R: RequestFor<'a, Q>>(
-        self,
-        ring: &mut Ring,
-        queue: Q,
-        request: impl FnOnce(LocalSlice<'b>) -> Result<R>,
-    ) -> Result<(), ChunkError<'b>> {
-        self.post_by(queue, request, |queue, request| ring.push(queue, request))
-    }
-
-    /// Has `post` post the request.
-    fn post_by<'a, Q, R: RequestFor<'a, Q>>(
         mut self,
         queue: Q,
         request: impl FnOnce(LocalSlice<'b>) -> Result<R>,
-        post: impl FnOnce(Q, R) -> Result<()>,
     ) -> Result<(), ChunkError<'b>> {
         let posted = self.local().and_then(request).and_then(|request| {
             let wr_id = self.fly(R::life_of(&queue));
-            post(queue, request.tracked(wr_id))
+            request.tracked(wr_id).post_to(queue)
         });
         match posted {
             Ok(()) => {
