@@ -41,9 +41,6 @@ mod uring;
 
 // Those of rust-ulp-extra, where its sources are: see build.rs.
 #[cfg(extra)]
-#[path = "../../rust-ulp-extra/src/tests/uring.rs"]
-mod chunks_in_rings;
-#[cfg(extra)]
 #[allow(dead_code)] // what only users of rust-ulp-extra call
 mod extra;
 #[cfg(extra)]
