@@ -17,16 +17,8 @@ const IN_FLIGHT: u32 = 1;
 #[derive(Debug)]
 struct Slot {
     state: AtomicU32,
-    flight: Mutex<Flight>,
-}
-
-/// The last request of a chunk.
-#[derive(Debug, Default)]
-struct Flight {
-    queue: QueueLife,
-    /// Those who are about to post the chunk. While there is one, [`Pool::reclaim`] must not take it. A chunk may have two: it has completed, and was
-    /// posted anew, before the first call that posted it returns.
-    holders: u32,
+    /// The queue of its last request.
+    queue: Mutex<QueueLife>,
 }
 
 #[derive(Debug)]
@@ -128,7 +120,7 @@ impl<'b> Pool<'b> {
         }
         let slots = (0..count).map(|_| Slot {
             state: AtomicU32::new(0),
-            flight: Mutex::default(),
+            queue: Mutex::default(),
         });
         let inner = Inner {
             memory,
@@ -177,11 +169,9 @@ impl<'b> Pool<'b> {
             if flying & IN_FLIGHT == 0 {
                 continue;
             }
-            let is_lost = {
-                let flight = lock(&slot.flight);
-                flight.holders == 0 && flight.queue.is_gone()
-            };
-            // A request that was not posted has left that state before its holder went.
+            // A queue exists while a chunk is posted to it, and a request that was not posted has left
+            // that state by then.
+            let is_lost = lock(&slot.queue).is_gone();
             if is_lost && self.inner.land(index, flying) {
                 self.inner.free(index);
                 count += 1;
@@ -225,8 +215,6 @@ pub struct Chunk<'b> {
     index: u32,
     /// Not the request's.
     ours: bool,
-    /// It is one of the holders of its flight, from [`Self::fly`] on.
-    held: bool,
 }
 
 impl<'b> Chunk<'b> {
@@ -235,7 +223,6 @@ impl<'b> Chunk<'b> {
             pool: pool.clone(),
             index,
             ours: true,
-            held: false,
         }
     }
 
@@ -305,11 +292,15 @@ impl<'b> Chunk<'b> {
             request.tracked(wr_id).post_to(queue)
         });
         match posted {
+            // Its completion may have come already.
             Ok(()) => {
-                self.gone();
+                self.ours = false;
                 Ok(())
             }
-            Err(error) => Err(self.refused(error)),
+            Err(error) => {
+                self.ground();
+                Err(ChunkError { error, chunk: self })
+            }
         }
     }
 
@@ -323,54 +314,25 @@ impl<'b> Chunk<'b> {
         self.pool.slots.get(self.index as usize)
     }
 
-    /// Marks it as posted, and returns the `wr_id` of the request. [`Pool::reclaim`] leaves it alone
-    /// until [`Self::gone`] or [`Self::refused`] is called, or this chunk is dropped.
-    fn fly(&mut self, queue: QueueLife) -> u64 {
-        let Some(slot) = self.pool.slots.get(self.index as usize) else {
+    /// Marks it as posted, and returns the `wr_id` of the request.
+    fn fly(&self, queue: QueueLife) -> u64 {
+        let Some(slot) = self.slot() else {
             return 0; // there is one for each index
         };
-        self.held = true;
-        {
-            let mut flight = lock(&slot.flight);
-            flight.queue = queue;
-            flight.holders += 1;
-        }
+        // Before the state, which tells `Pool::reclaim` to look at it.
+        *lock(&slot.queue) = queue;
         let flying = slot.state.load(Ordering::Relaxed) | IN_FLIGHT;
         slot.state.store(flying, Ordering::Release);
         wr_id(self.pool.tag, self.index, flying)
     }
 
-    /// Gives it to its completion, which may have come already.
-    fn gone(mut self) {
-        self.release();
-        self.ours = false;
-    }
-
-    /// It was not posted.
-    fn refused(mut self, error: Error) -> ChunkError<'b> {
-        self.ground();
-        ChunkError { error, chunk: self }
-    }
-
     /// Takes it back from its request if it has one.
-    fn ground(&mut self) {
+    fn ground(&self) {
         if let Some(slot) = self.slot() {
             let flying = slot.state.load(Ordering::Relaxed);
             if flying & IN_FLIGHT != 0 {
                 slot.state.store(flying.wrapping_add(1), Ordering::Release);
             }
-        }
-        self.release();
-    }
-
-    /// Ends to hold its flight.
-    fn release(&mut self) {
-        if !std::mem::take(&mut self.held) {
-            return;
-        }
-        if let Some(slot) = self.slot() {
-            let mut flight = lock(&slot.flight);
-            flight.holders = flight.holders.saturating_sub(1);
         }
     }
 }
