@@ -10,7 +10,7 @@ use std::time::Duration;
 pub fn promise(sender: &mut stream::Sender) -> Result<()> {
     sender.send(b"mine", Duration::ZERO)?;
     let shared = &*sender;
-    let _ = shared.capacity();
+    let _ = shared.in_flight();
     shared.send(b"ours", Duration::ZERO)?; //~ BAD
     Ok(())
 }

@@ -559,11 +559,6 @@ impl Sender {
         self.credit.sent - self.credit.taken
     }
 
-    /// Returns the bytes that can be in flight.
-    pub fn capacity(&self) -> u64 {
-        self.credit.capacity
-    }
-
     /// Returns its queue pair.
     pub fn qp(&self) -> &Qp<Rc> {
         &self.end.qp
@@ -721,11 +716,6 @@ impl Receiver {
             }
             self.reap(Some(&deadline))?;
         }
-    }
-
-    /// Bytes that have arrived and were not taken, as far as is known here.
-    pub fn ready(&self) -> u64 {
-        self.arrived.ready()
     }
 
     /// Returns its queue pair.

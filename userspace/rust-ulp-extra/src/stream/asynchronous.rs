@@ -35,11 +35,6 @@ impl AsyncSender {
         self.sender
     }
 
-    /// Returns what threads use.
-    pub fn get_ref(&self) -> &Sender {
-        &self.sender
-    }
-
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         let Self { sender, cq } = self;
         let sent = cq.poll_until(cx, || {
@@ -78,11 +73,6 @@ impl AsyncReceiver {
     /// Returns what threads use.
     pub fn into_inner(self) -> Receiver {
         self.receiver
-    }
-
-    /// Returns what threads use.
-    pub fn get_ref(&self) -> &Receiver {
-        &self.receiver
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>, out: &mut [u8]) -> Poll<std::io::Result<usize>> {

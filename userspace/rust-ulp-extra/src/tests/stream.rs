@@ -39,7 +39,7 @@ fn bytes_go_through_and_end() {
     e.sender.send(b"hello, ring", SOON).unwrap();
     let mut out = [0; 5];
     assert_eq!(e.receiver.recv(&mut out, SOON).unwrap(), 5);
-    assert_eq!((&out, e.receiver.ready()), (b"hello", 6));
+    assert_eq!(&out, b"hello");
     assert_eq!(e.receiver.recv(&mut [], SOON).unwrap(), 0);
     assert_eq!(e.sender.in_flight(), 11);
     // Nobody takes the rest: the end cannot be told to have come.
@@ -60,7 +60,6 @@ fn bytes_go_through_and_end() {
 #[test]
 fn back_pressure_is_no_error() {
     let mut e = ends(100, 64);
-    assert_eq!(e.sender.capacity(), 64);
     let data: Vec<u8> = (0..100).collect();
     assert_eq!(e.sender.try_send(&data).unwrap(), 64);
     assert_eq!(e.sender.try_send(&data).unwrap(), 0);

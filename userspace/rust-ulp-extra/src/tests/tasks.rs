@@ -78,13 +78,13 @@ fn a_stream_in_tasks() {
         };
         let ((), all) = both(send, receive).await;
         assert!(all == data);
-        assert_eq!(sender.get_ref().in_flight(), 0);
         let error =
             poll_fn(|cx| tokio::io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, b"x"));
         assert_eq!(
             error.await.unwrap_err().kind(),
             std::io::ErrorKind::NotConnected
         );
+        assert_eq!(sender.into_inner().in_flight(), 0);
     });
 }
 
