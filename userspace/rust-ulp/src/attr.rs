@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::access::Access;
 use crate::endpoint::Mtu;
+use crate::info::info;
 use crate::params::{AckTimeout, Retries, RnrRetries, RnrTimer};
 use crate::path::Path;
 use crate::state::{AttrSet, QpState};
@@ -112,67 +113,70 @@ impl QpAttr {
     }
 }
 
-/// The capacities of a queue pair, as the device granted them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QpCaps {
-    /// Send requests in flight.
-    pub max_send_wr: u32,
-    /// Receive requests in flight.
-    pub max_recv_wr: u32,
-    /// Elements per send request.
-    pub max_send_sge: u32,
-    /// Elements per receive request.
-    pub max_recv_sge: u32,
-    /// Inline bytes per send request.
-    pub max_inline: u32,
+info! {
+    /// The capacities of a queue pair, as the device granted them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct QpCaps(arg: &abi::QpQuery) {
+        /// Send requests in flight.
+        pub max_send_wr: u32,
+        /// Receive requests in flight.
+        pub max_recv_wr: u32,
+        /// Elements per send request.
+        pub max_send_sge: u32,
+        /// Elements per receive request.
+        pub max_recv_sge: u32,
+        /// Inline bytes per send request.
+        pub max_inline: u32,
+    }
 }
 
-/// The state and the attributes of a queue pair, as the kernel has them.
-#[doc(alias = "rust_ulp_qp_query")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QpInfo {
-    /// Its number.
-    pub qp_num: u32,
-    /// Its state.
-    pub state: QpState,
-    /// Its capacities.
-    pub caps: QpCaps,
-    /// Send requests not yet completed.
-    pub sends_in_flight: u32,
-    /// Receive requests not yet completed.
-    pub recvs_in_flight: u32,
-    /// The rights of the peer.
-    pub access: Access,
-    /// Number of the peer's queue pair.
-    pub dest_qp_num: u32,
-    /// The path to the peer.
-    pub path: Path,
-    /// Bytes per packet, once it is connected.
-    pub path_mtu: Option<Mtu>,
-    /// First packet expected, 24 bits.
-    pub rq_psn: u32,
-    /// First packet sent, 24 bits.
-    pub sq_psn: u32,
-    /// Wait for an acknowledgement; RC only, as the others down to [`Self::max_dest_rd_atomic`].
-    pub timeout: AckTimeout,
-    /// Repeats of what was not acknowledged.
-    pub retry_cnt: Retries,
-    /// Repeats of what found no receive.
-    pub rnr_retry: RnrRetries,
-    /// How long a peer waits whose request found no receive.
-    pub min_rnr_timer: RnrTimer,
-    /// Reads and atomics under way at a time.
-    pub max_rd_atomic: u8,
-    /// Reads and atomics of the peer answered at a time.
-    pub max_dest_rd_atomic: u8,
-    /// The index into the port's P_Key table.
-    pub pkey_index: u16,
-    /// The port.
-    pub port: u32,
-    /// True while a queue pair in [`QpState::Sqd`] has sends to finish.
-    pub sq_draining: bool,
-    /// The Q_Key that it takes; UD only.
-    pub qkey: u32,
+info! {
+    /// The state and the attributes of a queue pair, as the kernel has them.
+    #[doc(alias = "rust_ulp_qp_query")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct QpInfo(arg: &abi::QpQuery) {
+        /// Its number.
+        pub qp_num: u32,
+        /// Its state.
+        pub state: QpState = QpState::from_code(arg.attr.qp_state),
+        /// Its capacities.
+        pub caps: QpCaps = QpCaps::new(arg),
+        /// Send requests not yet completed.
+        pub sends_in_flight: u32,
+        /// Receive requests not yet completed.
+        pub recvs_in_flight: u32,
+        /// The rights of the peer.
+        pub access: Access = Access::from_bits_truncate(arg.attr.access_flags),
+        /// Number of the peer's queue pair.
+        pub dest_qp_num: u32 = arg.attr.dest_qp_num,
+        /// The path to the peer.
+        pub path: Path = Path::from_abi(&arg.attr.ah),
+        /// Bytes per packet, once it is connected.
+        pub path_mtu: Option<Mtu> = Mtu::from_code(arg.attr.path_mtu),
+        /// First packet expected, 24 bits.
+        pub rq_psn: u32 = arg.attr.rq_psn,
+        /// First packet sent, 24 bits.
+        pub sq_psn: u32 = arg.attr.sq_psn,
+        /// Wait for an acknowledgement; RC only, as the others down to
+        /// [`Self::max_dest_rd_atomic`].
+        pub timeout: AckTimeout = AckTimeout(arg.attr.timeout),
+        /// Repeats of what was not acknowledged.
+        pub retry_cnt: Retries = Retries(arg.attr.retry_cnt),
+        /// Repeats of what found no receive.
+        pub rnr_retry: RnrRetries = RnrRetries(arg.attr.rnr_retry),
+        /// How long a peer waits whose request found no receive.
+        pub min_rnr_timer: RnrTimer = RnrTimer(arg.attr.min_rnr_timer),
+        /// Reads and atomics under way at a time.
+        pub max_rd_atomic: u8 = arg.attr.max_rd_atomic,
+        /// Reads and atomics of the peer answered at a time.
+        pub max_dest_rd_atomic: u8 = arg.attr.max_dest_rd_atomic,
+        /// The index into the port's P_Key table.
+        pub pkey_index: u16 = arg.attr.pkey_index,
+        /// The port.
+        pub port: u32 = arg.attr.port_num,
+        /// True while a queue pair in [`QpState::Sqd`] has sends to finish.
+        pub sq_draining: bool = arg.attr.sq_draining != 0,
+        /// The Q_Key that it takes; UD only.
+        pub qkey: u32 = arg.attr.qkey,
+    }
 }

@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::error::{Error, Result};
 use crate::gid::{Gid, Guid};
+use crate::info::info;
 use crate::numbered::numbered;
 use crate::port::{all, choose, gids, text};
 use crate::status::WrOpcode;
@@ -40,27 +41,28 @@ fn field(name: &str) -> Option<[u8; abi::NAME_MAX]> {
     Some(bytes)
 }
 
-/// The limits of one open file, and the version of the module.
-#[doc(alias = "rust_ulp_query")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Objects per [`Device`].
-    pub max_objects: u32,
-    /// Bytes per buffer, before the device's own limit.
-    pub max_buffer: u64,
-    /// Requests per call.
-    pub max_batch: u32,
-    /// Entries of one completion queue.
-    pub max_cq_entries: u32,
-    /// Requests per send or receive queue.
-    pub max_queue_depth: u32,
-    /// Elements per request.
-    pub max_sge: u32,
-    /// Inline bytes per request.
-    pub max_inline: u32,
-    /// Entries of all queues of one [`Device`] together.
-    pub max_entries: u32,
+info! {
+    /// The limits of one open file, and the version of the module.
+    #[doc(alias = "rust_ulp_query")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Limits(query: &abi::Query) {
+        /// Objects per [`Device`].
+        pub max_objects: u32,
+        /// Bytes per buffer, before the device's own limit.
+        pub max_buffer: u64,
+        /// Requests per call.
+        pub max_batch: u32,
+        /// Entries of one completion queue.
+        pub max_cq_entries: u32,
+        /// Requests per send or receive queue.
+        pub max_queue_depth: u32,
+        /// Elements per request.
+        pub max_sge: u32,
+        /// Inline bytes per request.
+        pub max_inline: u32,
+        /// Entries of all queues of one [`Device`] together.
+        pub max_entries: u32,
+    }
 }
 
 /// A device that can be opened; from [`Device::list`].
@@ -92,67 +94,68 @@ impl fmt::Display for DeviceEntry {
     }
 }
 
-/// The attributes of a device.
-#[doc(alias = "rust_ulp_device_query")]
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DeviceInfo {
-    /// Its name, as shown by `rdma dev`.
-    pub name: String,
-    /// Version of its firmware; empty on software devices.
-    pub fw_ver: String,
-    /// Its GUID.
-    pub node_guid: Guid,
-    /// The GUID of the system that it is part of.
-    pub sys_image_guid: Guid,
-    /// Bytes under one key.
-    pub max_mr_size: u64,
-    /// Bit n: pages of 2^n bytes can be registered.
-    pub page_size_cap: u64,
-    /// True if it is a software device, without DMA.
-    pub software: bool,
-    /// Vendor's number.
-    pub vendor_id: u32,
-    /// Part's number.
-    pub vendor_part_id: u32,
-    /// Hardware's version.
-    pub hw_ver: u32,
-    /// The number of its ports, which are numbered from 1.
-    pub ports: u32,
-    /// Queue pairs.
-    pub max_qp: u32,
-    /// Requests per queue.
-    pub max_qp_wr: u32,
-    /// Elements of a send request.
-    pub max_send_sge: u32,
-    /// Elements of a receive request.
-    pub max_recv_sge: u32,
-    /// Completion queues.
-    pub max_cq: u32,
-    /// Entries of a completion queue.
-    pub max_cqe: u32,
-    /// Keys.
-    pub max_mr: u32,
-    /// Protection domains.
-    pub max_pd: u32,
-    /// Reads and atomics that a queue pair answers at a time.
-    pub max_responder: u32,
-    /// Reads and atomics that a queue pair has under way at a time.
-    pub max_initiator: u32,
-    /// Shared receive queues.
-    pub max_srq: u32,
-    /// Requests of a shared receive queue.
-    pub max_srq_wr: u32,
-    /// Pages under one key.
-    pub max_fast_reg_pages: u32,
-    /// Completion vectors.
-    pub num_comp_vectors: u32,
-    /// The longest time to acknowledge a request: 4.096 us * 2^n.
-    pub ack_delay: u32,
-    /// Against what else the atomics of a peer are atomic, as the driver says. Whether this device
-    /// posts atomics is what [`Self::supports`] tells.
-    pub atomic_cap: AtomicCap,
-    send_ops: [u64; 3],
+info! {
+    /// The attributes of a device.
+    #[doc(alias = "rust_ulp_device_query")]
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct DeviceInfo(dev: &abi::DeviceQuery) {
+        /// Its name, as shown by `rdma dev`.
+        pub name: String = text(&dev.name),
+        /// Version of its firmware; empty on software devices.
+        pub fw_ver: String = text(&dev.fw_ver),
+        /// Its GUID.
+        pub node_guid: Guid = Guid(dev.node_guid),
+        /// The GUID of the system that it is part of.
+        pub sys_image_guid: Guid = Guid(dev.sys_image_guid),
+        /// Bytes under one key.
+        pub max_mr_size: u64,
+        /// Bit n: pages of 2^n bytes can be registered.
+        pub page_size_cap: u64,
+        /// True if it is a software device, without DMA.
+        pub software: bool = dev.caps & abi::CAP_VIRT_DMA != 0,
+        /// Vendor's number.
+        pub vendor_id: u32,
+        /// Part's number.
+        pub vendor_part_id: u32,
+        /// Hardware's version.
+        pub hw_ver: u32,
+        /// The number of its ports, which are numbered from 1.
+        pub ports: u32 = dev.phys_ports,
+        /// Queue pairs.
+        pub max_qp: u32,
+        /// Requests per queue.
+        pub max_qp_wr: u32,
+        /// Elements of a send request.
+        pub max_send_sge: u32,
+        /// Elements of a receive request.
+        pub max_recv_sge: u32,
+        /// Completion queues.
+        pub max_cq: u32,
+        /// Entries of a completion queue.
+        pub max_cqe: u32,
+        /// Keys.
+        pub max_mr: u32,
+        /// Protection domains.
+        pub max_pd: u32,
+        /// Reads and atomics that a queue pair answers at a time.
+        pub max_responder: u32 = dev.max_qp_rd_atom,
+        /// Reads and atomics that a queue pair has under way at a time.
+        pub max_initiator: u32 = dev.max_qp_init_rd_atom,
+        /// Shared receive queues.
+        pub max_srq: u32,
+        /// Requests of a shared receive queue.
+        pub max_srq_wr: u32,
+        /// Pages under one key.
+        pub max_fast_reg_pages: u32,
+        /// Completion vectors.
+        pub num_comp_vectors: u32,
+        /// The longest time to acknowledge a request: 4.096 us * 2^n.
+        pub ack_delay: u32 = dev.local_ca_ack_delay,
+        /// Against what else the atomics of a peer are atomic, as the driver says. Whether this
+        /// device posts atomics is what [`Self::supports`] tells.
+        pub atomic_cap: AtomicCap = AtomicCap::from_code(dev.atomic_cap),
+        send_ops: [u64; 3] = [dev.rc_send_ops, dev.uc_send_ops, dev.ud_send_ops],
+    }
 }
 
 numbered! {
@@ -394,17 +397,8 @@ impl Device {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 file,
                 name: text(&attach.name),
-                limits: Limits {
-                    max_objects: query.max_objects,
-                    max_buffer: query.max_buffer,
-                    max_batch: query.max_batch,
-                    max_cq_entries: query.max_cq_entries,
-                    max_queue_depth: query.max_queue_depth,
-                    max_sge: query.max_sge,
-                    max_inline: query.max_inline,
-                    max_entries: query.max_entries,
-                },
-                info: info(&dev),
+                limits: Limits::new(&query),
+                info: DeviceInfo::new(&dev),
                 port: attach.port,
                 chosen,
                 peers: Mutex::new(HashMap::new()),
@@ -471,7 +465,7 @@ impl Device {
             ..Command::new()
         };
         self.inner.call(&mut arg)?;
-        Ok(PortInfo::new(port, &arg))
+        Ok(PortInfo::new(&arg))
     }
 
     /// The GIDs of a port, from 1. Fails as [`Self::port`].
@@ -509,38 +503,5 @@ impl fmt::Display for Device {
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.file.as_fd()
-    }
-}
-
-fn info(dev: &abi::DeviceQuery) -> DeviceInfo {
-    DeviceInfo {
-        name: text(&dev.name),
-        fw_ver: text(&dev.fw_ver),
-        node_guid: Guid(dev.node_guid),
-        sys_image_guid: Guid(dev.sys_image_guid),
-        max_mr_size: dev.max_mr_size,
-        page_size_cap: dev.page_size_cap,
-        software: dev.caps & abi::CAP_VIRT_DMA != 0,
-        vendor_id: dev.vendor_id,
-        vendor_part_id: dev.vendor_part_id,
-        hw_ver: dev.hw_ver,
-        ports: dev.phys_ports,
-        max_qp: dev.max_qp,
-        max_qp_wr: dev.max_qp_wr,
-        max_send_sge: dev.max_send_sge,
-        max_recv_sge: dev.max_recv_sge,
-        max_cq: dev.max_cq,
-        max_cqe: dev.max_cqe,
-        max_mr: dev.max_mr,
-        max_pd: dev.max_pd,
-        max_responder: dev.max_qp_rd_atom,
-        max_initiator: dev.max_qp_init_rd_atom,
-        max_srq: dev.max_srq,
-        max_srq_wr: dev.max_srq_wr,
-        max_fast_reg_pages: dev.max_fast_reg_pages,
-        num_comp_vectors: dev.num_comp_vectors,
-        ack_delay: dev.local_ca_ack_delay,
-        atomic_cap: AtomicCap::from_code(dev.atomic_cap),
-        send_ops: [dev.rc_send_ops, dev.uc_send_ops, dev.ud_send_ops],
     }
 }

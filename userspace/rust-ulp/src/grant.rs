@@ -7,6 +7,7 @@ use crate::access::Access;
 use crate::buffer::Buffer;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
+use crate::info::info;
 use crate::numbered::numbered;
 use crate::object::Object;
 use crate::qp::Qp;
@@ -184,25 +185,26 @@ numbered! {
     }
 }
 
-/// What the kernel says of a [`Grant`].
-#[doc(alias = "rust_ulp_grant_query")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GrantInfo {
-    /// Whether it opens anything.
-    pub state: GrantState,
-    /// First byte of the buffer that it opens.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u64,
-    /// The rights that it gives.
-    pub access: Access,
-    /// Its key; [`None`] when it has ended.
-    pub rkey: Option<u32>,
-    /// Whether it ends when it is invalidated.
-    pub one_shot: bool,
-    /// Whether it ends with a queue pair.
-    pub bound: bool,
+info! {
+    /// What the kernel says of a [`Grant`].
+    #[doc(alias = "rust_ulp_grant_query")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct GrantInfo(arg: &abi::GrantQuery) {
+        /// Whether it opens anything.
+        pub state: GrantState = GrantState::from_code(arg.state),
+        /// First byte of the buffer that it opens.
+        pub offset: u64,
+        /// Bytes.
+        pub len: u64 = arg.length,
+        /// The rights that it gives.
+        pub access: Access = Access::from_bits_truncate(arg.access),
+        /// Its key; [`None`] when it has ended.
+        pub rkey: Option<u32> = (arg.rkey != 0).then_some(arg.rkey),
+        /// Whether it ends when it is invalidated.
+        pub one_shot: bool = arg.grant_flags & abi::GRANT_ONE_SHOT_INV != 0,
+        /// Whether it ends with a queue pair.
+        pub bound: bool = arg.qp != 0,
+    }
 }
 
 /// A key by which peers access a part of a [`Buffer`].
@@ -246,15 +248,7 @@ impl Grant {
             ..Command::new()
         };
         self.inner.buffer.device().call(&mut arg)?;
-        Ok(GrantInfo {
-            state: GrantState::from_code(arg.state),
-            offset: arg.offset,
-            len: arg.length,
-            access: Access::from_bits_truncate(arg.access),
-            rkey: (arg.rkey != 0).then_some(arg.rkey),
-            one_shot: arg.grant_flags & abi::GRANT_ONE_SHOT_INV != 0,
-            bound: arg.qp != 0,
-        })
+        Ok(GrantInfo::new(&arg))
     }
 
     /// Kills the key, for all clones. After this returns `Ok`, nothing that uses it lands any more.

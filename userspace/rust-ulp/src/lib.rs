@@ -178,6 +178,7 @@ pub mod from_verbs;
 mod future;
 mod gid;
 pub mod grant;
+mod info;
 mod kind;
 pub mod memory;
 mod numbered;

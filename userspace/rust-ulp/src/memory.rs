@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::buffer::{Buffer, Parts};
 use crate::error::{Error, Result};
+use crate::info::info;
 use crate::numbered::numbered;
 use crate::object::Object;
 use crate::params::buffer_len;
@@ -245,29 +246,30 @@ numbered! {
     }
 }
 
-/// What the kernel says of a [`Buffer`].
-#[doc(alias = "rust_ulp_buffer_query")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BufferInfo {
-    /// Whose memory it is.
-    pub kind: BufferKind,
-    /// Bytes.
-    pub len: u64,
-    /// Bytes that count against `RLIMIT_MEMLOCK`.
-    pub charged: u64,
-    /// Bytes under one key, at most.
-    pub key_bytes: u64,
-    /// How many keys it takes.
-    pub keys: u32,
-    /// Bytes of its pages, or those that were found contiguous: a power of two.
-    pub page_size: u32,
-    /// NUMA node of its first page.
-    pub node: i32,
-    /// Grants that there are of it.
-    pub grants: u32,
-    /// Whether requests and peers only read it.
-    pub read_only: bool,
+info! {
+    /// What the kernel says of a [`Buffer`].
+    #[doc(alias = "rust_ulp_buffer_query")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct BufferInfo(arg: &abi::BufferQuery) {
+        /// Whose memory it is.
+        pub kind: BufferKind = BufferKind::from_code(arg.kind),
+        /// Bytes.
+        pub len: u64 = arg.length,
+        /// Bytes that count against `RLIMIT_MEMLOCK`.
+        pub charged: u64,
+        /// Bytes under one key, at most.
+        pub key_bytes: u64,
+        /// How many keys it takes.
+        pub keys: u32,
+        /// Bytes of its pages, or those that were found contiguous: a power of two.
+        pub page_size: u32,
+        /// NUMA node of its first page.
+        pub node: i32,
+        /// Grants that there are of it.
+        pub grants: u32,
+        /// Whether requests and peers only read it.
+        pub read_only: bool = arg.buffer_flags & abi::BUFFER_READ_ONLY != 0,
+    }
 }
 
 impl Buffer {
@@ -278,16 +280,6 @@ impl Buffer {
             ..Command::new()
         };
         self.device().call(&mut arg)?;
-        Ok(BufferInfo {
-            kind: BufferKind::from_code(arg.kind),
-            len: arg.length,
-            charged: arg.charged,
-            key_bytes: arg.key_bytes,
-            keys: arg.keys,
-            page_size: arg.page_size,
-            node: arg.node,
-            grants: arg.grants,
-            read_only: arg.buffer_flags & abi::BUFFER_READ_ONLY != 0,
-        })
+        Ok(BufferInfo::new(&arg))
     }
 }

@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::error::{Error, Result};
 use crate::gid::Gid;
+use crate::info::info;
 use crate::numbered::numbered;
 use crate::sys::File;
 use std::fmt;
@@ -111,49 +112,50 @@ bitflags::bitflags! {
     }
 }
 
-/// A port of a device.
-#[doc(alias = "rust_ulp_port_query")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PortInfo {
-    /// Its number, from 1.
-    pub port: u32,
-    /// Its state.
-    pub state: PortState,
-    /// The state of its physical link.
-    pub phys_state: PhysState,
-    /// Largest MTU, bytes.
-    pub max_mtu: u32,
-    /// MTU, bytes.
-    pub active_mtu: u32,
-    /// The layer below it.
-    pub link_layer: LinkLayer,
-    /// Local identifier; InfiniBand, and Omni-Path, where it may have 32 bits.
-    pub lid: u32,
-    /// The subnet manager's LID.
-    pub sm_lid: u32,
-    /// Bits of the LID that select a path; InfiniBand only.
-    pub lmc: u8,
-    /// The subnet manager's service level; InfiniBand only.
-    pub sm_sl: u8,
-    /// Bytes of one message.
-    pub max_msg_size: u32,
-    /// Entries of its GID table.
-    pub gid_table_len: u32,
-    /// Entries of its P_Key table.
-    pub pkey_table_len: u32,
-    /// Lanes of its link, if they are known.
-    pub active_width: Option<u32>,
-    /// Rate of each lane of its link.
-    pub active_speed: LinkSpeed,
-    /// Its capabilities.
-    pub capabilities: PortCaps,
-    /// Packets with a wrong P_Key.
-    pub bad_pkeys: u32,
-    /// Packets with a wrong Q_Key.
-    pub qkey_violations: u32,
-    /// Its network interface, when that is in this network namespace.
-    pub ifindex: Option<u32>,
+info! {
+    /// A port of a device.
+    #[doc(alias = "rust_ulp_port_query")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PortInfo(arg: &abi::PortQuery) {
+        /// Its number, from 1.
+        pub port: u32,
+        /// Its state.
+        pub state: PortState = PortState::from_code(arg.state),
+        /// The state of its physical link.
+        pub phys_state: PhysState = PhysState::from_code(arg.phys_state),
+        /// Largest MTU, bytes.
+        pub max_mtu: u32,
+        /// MTU, bytes.
+        pub active_mtu: u32,
+        /// The layer below it.
+        pub link_layer: LinkLayer = LinkLayer::from_code(arg.link_layer),
+        /// Local identifier; InfiniBand, and Omni-Path, where it may have 32 bits.
+        pub lid: u32,
+        /// The subnet manager's LID.
+        pub sm_lid: u32,
+        /// Bits of the LID that select a path; InfiniBand only.
+        pub lmc: u8 = arg.lmc as u8,
+        /// The subnet manager's service level; InfiniBand only.
+        pub sm_sl: u8 = arg.sm_sl as u8,
+        /// Bytes of one message.
+        pub max_msg_size: u32 = arg.max_msg_sz,
+        /// Entries of its GID table.
+        pub gid_table_len: u32 = arg.gid_tbl_len,
+        /// Entries of its P_Key table.
+        pub pkey_table_len: u32 = arg.pkey_tbl_len,
+        /// Lanes of its link, if they are known.
+        pub active_width: Option<u32> = lanes(arg.active_width),
+        /// Rate of each lane of its link.
+        pub active_speed: LinkSpeed = LinkSpeed::from_code(arg.active_speed),
+        /// Its capabilities.
+        pub capabilities: PortCaps = PortCaps::from_bits_retain(arg.port_cap_flags),
+        /// Packets with a wrong P_Key.
+        pub bad_pkeys: u32 = arg.bad_pkey_cntr,
+        /// Packets with a wrong Q_Key.
+        pub qkey_violations: u32 = arg.qkey_viol_cntr,
+        /// Its network interface, when that is in this network namespace.
+        pub ifindex: Option<u32> = (arg.ifindex != 0).then_some(arg.ifindex),
+    }
 }
 
 impl PortInfo {
@@ -162,36 +164,17 @@ impl PortInfo {
         let what = "a LID of more than 16 bits";
         u16::try_from(self.lid).map_err(|_| Error::Unsupported { what })
     }
+}
 
-    pub(crate) fn new(port: u32, arg: &abi::PortQuery) -> Self {
-        Self {
-            port,
-            state: PortState::from_code(arg.state),
-            phys_state: PhysState::from_code(arg.phys_state),
-            max_mtu: arg.max_mtu,
-            active_mtu: arg.active_mtu,
-            link_layer: LinkLayer::from_code(arg.link_layer),
-            lid: arg.lid,
-            sm_lid: arg.sm_lid,
-            lmc: arg.lmc as u8,
-            sm_sl: arg.sm_sl as u8,
-            max_msg_size: arg.max_msg_sz,
-            gid_table_len: arg.gid_tbl_len,
-            pkey_table_len: arg.pkey_tbl_len,
-            active_width: match arg.active_width {
-                1 => Some(1),
-                2 => Some(4),
-                4 => Some(8),
-                8 => Some(12),
-                16 => Some(2),
-                _ => None,
-            },
-            active_speed: LinkSpeed::from_code(arg.active_speed),
-            capabilities: PortCaps::from_bits_retain(arg.port_cap_flags),
-            bad_pkeys: arg.bad_pkey_cntr,
-            qkey_violations: arg.qkey_viol_cntr,
-            ifindex: (arg.ifindex != 0).then_some(arg.ifindex),
-        }
+/// Returns the number of lanes of a link.
+fn lanes(width: u32) -> Option<u32> {
+    match width {
+        1 => Some(1),
+        2 => Some(4),
+        4 => Some(8),
+        8 => Some(12),
+        16 => Some(2),
+        _ => None,
     }
 }
 
@@ -397,17 +380,15 @@ mod tests {
     #[test]
     fn numbers_of_a_port_have_names() {
         let port = |phys_state, active_width, active_speed| {
-            PortInfo::new(
-                3,
-                &abi::PortQuery {
-                    state: 4,
-                    phys_state,
-                    active_width,
-                    active_speed,
-                    port_cap_flags: (1 << 16) | (1 << 30),
-                    ..crate::sys::Command::new()
-                },
-            )
+            PortInfo::new(&abi::PortQuery {
+                port: 3,
+                state: 4,
+                phys_state,
+                active_width,
+                active_speed,
+                port_cap_flags: (1 << 16) | (1 << 30),
+                ..crate::sys::Command::new()
+            })
         };
         let up = port(5, 2, 32);
         assert_eq!((up.port, up.state), (3, PortState::Active));

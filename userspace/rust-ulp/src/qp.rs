@@ -503,36 +503,7 @@ impl Inner {
             ..Command::new()
         };
         self.object.device.call(&mut arg)?;
-        let attr = &arg.attr;
-        Ok(QpInfo {
-            qp_num: arg.qp_num,
-            state: QpState::from_code(attr.qp_state),
-            caps: QpCaps {
-                max_send_wr: arg.max_send_wr,
-                max_recv_wr: arg.max_recv_wr,
-                max_send_sge: arg.max_send_sge,
-                max_recv_sge: arg.max_recv_sge,
-                max_inline: arg.max_inline,
-            },
-            sends_in_flight: arg.sends_in_flight,
-            recvs_in_flight: arg.recvs_in_flight,
-            access: Access::from_bits_truncate(attr.access_flags),
-            dest_qp_num: attr.dest_qp_num,
-            path: Path::from_abi(&attr.ah),
-            path_mtu: Mtu::from_code(attr.path_mtu),
-            rq_psn: attr.rq_psn,
-            sq_psn: attr.sq_psn,
-            timeout: AckTimeout(attr.timeout),
-            retry_cnt: Retries(attr.retry_cnt),
-            rnr_retry: RnrRetries(attr.rnr_retry),
-            min_rnr_timer: RnrTimer(attr.min_rnr_timer),
-            max_rd_atomic: attr.max_rd_atomic,
-            max_dest_rd_atomic: attr.max_dest_rd_atomic,
-            pkey_index: attr.pkey_index,
-            port: attr.port_num,
-            sq_draining: attr.sq_draining != 0,
-            qkey: attr.qkey,
-        })
+        Ok(QpInfo::new(&arg))
     }
 }
 

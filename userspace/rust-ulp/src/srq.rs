@@ -6,6 +6,7 @@ use crate::abi;
 use crate::cq::Cq;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
+use crate::info::info;
 use crate::object::Object;
 use crate::pd::Pd;
 use crate::post::{cancel, post_one};
@@ -120,23 +121,24 @@ pub struct Srq {
     inner: Arc<Inner>,
 }
 
-/// The state of a shared receive queue, as the kernel has it.
-#[doc(alias = "rust_ulp_srq_query")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SrqInfo {
-    /// Receives that it has room for.
-    pub max_wr: u32,
-    /// Elements per receive.
-    pub max_sge: u32,
-    /// The limit that is armed; [`None`] when there is none, or when its event was raised.
-    pub limit: Option<u32>,
-    /// Receives posted and not completed.
-    pub recvs_in_flight: u32,
-    /// Those of them that a queue pair has taken, though a later one has completed. Each queue pair
-    /// in use may hold one; queue pairs that have ended hold the rest. Others can be posted in their
-    /// place.
-    pub orphans: u32,
+info! {
+    /// The state of a shared receive queue, as the kernel has it.
+    #[doc(alias = "rust_ulp_srq_query")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SrqInfo(arg: &abi::SrqQuery) {
+        /// Receives that it has room for.
+        pub max_wr: u32,
+        /// Elements per receive.
+        pub max_sge: u32,
+        /// The limit that is armed; [`None`] when there is none, or when its event was raised.
+        pub limit: Option<u32> = (arg.limit != 0).then_some(arg.limit),
+        /// Receives posted and not completed.
+        pub recvs_in_flight: u32,
+        /// Those of them that a queue pair has taken, though a later one has completed. Each queue
+        /// pair in use may hold one; queue pairs that have ended hold the rest. Others can be posted
+        /// in their place.
+        pub orphans: u32,
+    }
 }
 
 impl Srq {
@@ -180,13 +182,7 @@ impl Srq {
             ..Command::new()
         };
         self.inner.object.device.call(&mut arg)?;
-        Ok(SrqInfo {
-            max_wr: arg.max_wr,
-            max_sge: arg.max_sge,
-            limit: (arg.limit != 0).then_some(arg.limit),
-            recvs_in_flight: arg.recvs_in_flight,
-            orphans: arg.orphans,
-        })
+        Ok(SrqInfo::new(&arg))
     }
 
     /// Receives that it has room for, as the device granted it.

@@ -12,6 +12,7 @@ use crate::device::DeviceInner;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
+use crate::info::info;
 use crate::object::Object;
 use crate::qp::{ConnectError, PreparedQp, Qp, QpState};
 use crate::refusal::Private;
@@ -20,23 +21,24 @@ use crate::transport::Rc;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The state of a [`Connection`], as the kernel has it.
-#[doc(alias = "rust_ulp_conn_query")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ConnectionInfo {
-    /// Its state.
-    pub state: State,
-    /// This side's address.
-    pub local: SocketAddr,
-    /// The other side's address.
-    pub peer: SocketAddr,
-    /// The parameters that both sides agreed on.
-    pub params: Params,
-    /// Number of the peer's queue pair.
-    pub peer_qp_num: u32,
-    /// The value of [`ConnectOptions::user_data`] or [`AcceptOptions::user_data`].
-    pub user_data: u64,
+info! {
+    /// The state of a [`Connection`], as the kernel has it.
+    #[doc(alias = "rust_ulp_conn_query")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ConnectionInfo(arg: &abi::ConnQuery) {
+        /// Its state.
+        pub state: State = State::from_code(arg.state),
+        /// This side's address.
+        pub local: SocketAddr = from_abi(&arg.local),
+        /// The other side's address.
+        pub peer: SocketAddr = from_abi(&arg.peer),
+        /// The parameters that both sides agreed on.
+        pub params: Params = Params::new(&arg.param),
+        /// Number of the peer's queue pair.
+        pub peer_qp_num: u32,
+        /// The value of [`ConnectOptions::user_data`] or [`AcceptOptions::user_data`].
+        pub user_data: u64,
+    }
 }
 
 #[derive(Debug)]
@@ -130,14 +132,7 @@ impl Connection {
     /// Asks the kernel for its state.
     pub fn query(&self) -> Result<ConnectionInfo> {
         let arg = query(self.device_inner(), self.handle())?;
-        Ok(ConnectionInfo {
-            state: State::from_code(arg.state),
-            local: from_abi(&arg.local),
-            peer: from_abi(&arg.peer),
-            params: Params::new(&arg.param),
-            peer_qp_num: arg.peer_qp_num,
-            user_data: arg.user_data,
-        })
+        Ok(ConnectionInfo::new(&arg))
     }
 
     pub(crate) fn handle(&self) -> u32 {

@@ -9,6 +9,7 @@ use crate::abi;
 use crate::deadline::Deadline;
 use crate::device::{Device, DeviceInner};
 use crate::error::{Error, Result};
+use crate::info::info;
 use crate::object::Object;
 #[cfg(doc)]
 use crate::qp::PreparedQp;
@@ -24,21 +25,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// The state of a [`Listener`], as the kernel has it.
-#[doc(alias = "rust_ulp_conn_query")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ListenerInfo {
-    /// The address at which it listens.
-    pub local: SocketAddr,
-    /// Requests that were not taken.
-    pub waiting: u32,
-    /// Requests that it keeps waiting.
-    pub backlog: u32,
-    /// Requests that came while so many waited, and were rejected.
-    pub rejected: u32,
-    /// The value of [`Listener::bind_with`].
-    pub user_data: u64,
+info! {
+    /// The state of a [`Listener`], as the kernel has it.
+    #[doc(alias = "rust_ulp_conn_query")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ListenerInfo(arg: &abi::ConnQuery) {
+        /// The address at which it listens.
+        pub local: SocketAddr = from_abi(&arg.local),
+        /// Requests that were not taken.
+        pub waiting: u32,
+        /// Requests that it keeps waiting.
+        pub backlog: u32,
+        /// Requests that came while so many waited, and were rejected.
+        pub rejected: u32,
+        /// The value of [`Listener::bind_with`].
+        pub user_data: u64,
+    }
 }
 
 #[derive(Debug)]
@@ -186,13 +188,7 @@ impl Listener {
     /// Asks the kernel for its state.
     pub fn query(&self) -> Result<ListenerInfo> {
         let arg = query(&self.inner.object.device, self.handle())?;
-        Ok(ListenerInfo {
-            local: from_abi(&arg.local),
-            waiting: arg.waiting,
-            backlog: arg.backlog,
-            rejected: arg.rejected,
-            user_data: arg.user_data,
-        })
+        Ok(ListenerInfo::new(&arg))
     }
 
     pub(crate) fn handle(&self) -> u32 {

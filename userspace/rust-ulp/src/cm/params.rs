@@ -5,53 +5,41 @@
 use crate::abi;
 use crate::access::Access;
 use crate::endpoint::Mtu;
+use crate::info::info;
 use crate::params::{AckTimeout, Retries, RnrRetries, TrafficClass};
 use crate::qp::PreparedQp;
 use crate::transport::Rc;
 
-/// Parameters of a connection: those that both sides agreed on, or that one asks for.
-///
-/// The requester's retries hold for both ends. How often an end repeats what found no receive, the
-/// other end says: [`QpBuilder::rnr_retry`](crate::qp::QpBuilder::rnr_retry) is what it tells its
-/// peer to do here.
-#[doc(alias = "rust_ulp_conn_param")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Params {
-    /// Reads and atomics that this side answers at a time.
-    pub responder: u8,
-    /// Reads and atomics that this side has under way at a time.
-    pub initiator: u8,
-    /// How often a request is repeated that is not acknowledged.
-    pub retry_cnt: Retries,
-    /// How often a request is repeated that finds no receive.
-    pub rnr_retry: RnrRetries,
-    /// How long an end waits for an acknowledgement, if the manager told it.
-    pub timeout: Option<AckTimeout>,
-    /// DSCP and ECN, if they were said.
-    pub traffic_class: Option<TrafficClass>,
-    /// Bytes per packet, if they were said.
-    pub path_mtu: Option<Mtu>,
-    /// The rights of the peer.
-    pub access: Access,
-    /// End-to-end flow control.
-    pub flow_control: bool,
-}
-
-impl Params {
-    pub(super) fn new(param: &abi::ConnParam) -> Self {
-        let class = param.flags & abi::CONN_TRAFFIC_CLASS != 0;
-        Self {
-            responder: param.responder_resources,
-            initiator: param.initiator_depth,
-            retry_cnt: Retries(param.retry_cnt),
-            rnr_retry: RnrRetries(param.rnr_retry),
-            timeout: (param.ack_timeout != 0).then_some(AckTimeout(param.ack_timeout)),
-            traffic_class: class.then_some(TrafficClass(param.traffic_class)),
-            path_mtu: Mtu::from_code(param.path_mtu),
-            access: Access::from_bits_truncate(param.access_flags),
-            flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
-        }
+info! {
+    /// Parameters of a connection: those that both sides agreed on, or that one asks for.
+    ///
+    /// The requester's retries hold for both ends. How often an end repeats what found no receive,
+    /// the other end says: [`QpBuilder::rnr_retry`](crate::qp::QpBuilder::rnr_retry) is what it
+    /// tells its peer to do here.
+    #[doc(alias = "rust_ulp_conn_param")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Params(param: &abi::ConnParam) {
+        /// Reads and atomics that this side answers at a time.
+        pub responder: u8 = param.responder_resources,
+        /// Reads and atomics that this side has under way at a time.
+        pub initiator: u8 = param.initiator_depth,
+        /// How often a request is repeated that is not acknowledged.
+        pub retry_cnt: Retries = Retries(param.retry_cnt),
+        /// How often a request is repeated that finds no receive.
+        pub rnr_retry: RnrRetries = RnrRetries(param.rnr_retry),
+        /// How long an end waits for an acknowledgement, if the manager told it.
+        pub timeout: Option<AckTimeout> =
+            (param.ack_timeout != 0).then_some(AckTimeout(param.ack_timeout)),
+        /// DSCP and ECN, if they were said.
+        pub traffic_class: Option<TrafficClass> =
+            (param.flags & abi::CONN_TRAFFIC_CLASS != 0)
+                .then_some(TrafficClass(param.traffic_class)),
+        /// Bytes per packet, if they were said.
+        pub path_mtu: Option<Mtu> = Mtu::from_code(param.path_mtu),
+        /// The rights of the peer.
+        pub access: Access = Access::from_bits_truncate(param.access_flags),
+        /// End-to-end flow control.
+        pub flow_control: bool = param.flags & abi::CONN_FLOW_CONTROL != 0,
     }
 }
 
