@@ -18,12 +18,13 @@ use crate::post::{cancel, post_one};
 use crate::refusal::Rejection;
 use crate::srq::Srq;
 use crate::status::WrOpcode;
-use crate::sync::Cache;
+use crate::sync::{lock, Cache};
 use crate::sys::Command;
-use crate::wait::{self, Who};
+use crate::wait::{self, Helper, Who};
 use crate::wr::{Post, Recv, RequestFor, Target};
 use nix::errno::Errno;
 use std::fmt;
+use std::future::{pending, Future};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -280,6 +281,7 @@ impl<T: Transport> QpBuilder<T> {
             params: self.params,
             access,
             storage: Cache::default(),
+            helper: Helper::default(),
         }))
     }
 
@@ -426,6 +428,8 @@ struct Inner {
     access: Access,
     /// Memory for the next batch.
     storage: Cache,
+    /// The thread that takes it to the state Rtr, when a task has given that up.
+    helper: Helper,
 }
 
 impl Drop for Inner {
@@ -759,9 +763,18 @@ impl<T: Connected> PreparedQp<T> {
 
     /// Takes it to the state Rtr, towards `peer`: it receives from now on. A task waits for a
     /// helper thread: the kernel may sleep for seconds until the peer's address is resolved.
-    pub(crate) async fn ready_to_receive(&self, who: Who, peer: &Endpoint) -> Result<()> {
+    ///
+    /// A task fails with what `over` returns, if that is ready first. Then the state may still change,
+    /// until [`ConnectError::into_qp`].
+    pub(crate) async fn ready_to_receive(
+        &self,
+        who: Who,
+        peer: &Endpoint,
+        over: impl Future<Output = Error>,
+    ) -> Result<()> {
         let (inner, attr) = (self.inner.clone(), self.receiving_from(peer)?);
-        wait::blocking(who, move || inner.modify(attr)).await??;
+        let helper = &self.inner.helper;
+        wait::blocking(who, over, helper, move || inner.modify(attr)).await??;
         Ok(())
     }
 
@@ -792,7 +805,7 @@ impl<T: Connected> PreparedQp<T> {
     /// peer's GID; [`Error::Value`] for numbers that are too large; [`Error::DeviceGone`]. The queue
     /// pair can be tried again.
     pub fn connect(self, peer: Endpoint) -> Result<Qp<T>, ConnectError<T>> {
-        let ready = wait::run(self.ready_to_receive(Who::Thread, &peer));
+        let ready = wait::run(self.ready_to_receive(Who::Thread, &peer, pending()));
         match ready.and_then(|()| self.ready_to_send(&peer)) {
             Ok(()) => Ok(self.into_qp(peer)),
             Err(error) => Err(ConnectError::new(error, self)),
@@ -812,8 +825,11 @@ pub struct ConnectError<T: Transport = Rc> {
 
 impl<T: Transport> ConnectError<T> {
     pub(crate) fn new(error: Error, qp: PreparedQp<T>) -> Self {
-        // If that fails, it fails again for the one who tries again.
-        let _ = qp.restore();
+        // If that fails, it fails again for the one who tries again. A helper thread that is left may
+        // change the state once more.
+        if lock(&qp.inner.helper).is_none() {
+            let _ = qp.restore();
+        }
         Self {
             error,
             qp: Box::new(qp),
@@ -834,7 +850,15 @@ impl<T: Transport> ConnectError<T> {
     }
 
     /// Returns the queue pair, to try again.
+    ///
+    /// If the time of a task was over while the kernel resolved the peer's address, this sleeps until
+    /// the kernel has done so, some seconds at most.
     pub fn into_qp(self) -> PreparedQp<T> {
+        let helper = lock(&self.qp.inner.helper).take();
+        if let Some(helper) = helper {
+            let _ = helper.join(); // a panic of it is of no interest here
+            let _ = self.qp.restore();
+        }
         *self.qp
     }
 }

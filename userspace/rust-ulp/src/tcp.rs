@@ -330,6 +330,24 @@ impl Stream {
         Err(error)
     }
 
+    /// Takes `qp` to the state Rtr, towards the end that the peer told.
+    async fn ready_to_receive<T: Connected>(
+        &mut self,
+        who: Who,
+        qp: &PreparedQp<T>,
+        end: &Endpoint,
+    ) -> Result<()> {
+        let over = async {
+            loop {
+                let what = "resolving the address of the peer";
+                if let Err(error) = self.wait(what, PollFlags::empty()).await {
+                    return error;
+                }
+            }
+        };
+        qp.ready_to_receive(who, end, over).await
+    }
+
     /// Tells the peer why the queue pair could not be set up, if it could not.
     async fn set_up(&mut self, result: Result<()>) -> Result<()> {
         match result {
@@ -385,7 +403,8 @@ impl TcpOptions {
         Self::default()
     }
 
-    /// Sets the time limit of everything together. The default is [`EXCHANGE_TIMEOUT`].
+    /// Sets the time limit of everything together. The default is [`EXCHANGE_TIMEOUT`]. The kernel
+    /// may exceed it by some seconds in a thread, while it resolves the GID that the peer told.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -596,7 +615,7 @@ impl<T: Connected> PreparedQp<T> {
         let theirs = stream.receive_hello().await?;
         stream.check_transport::<T>(&theirs).await?;
         let end = &theirs.endpoint;
-        let ready = self.ready_to_receive(who, end).await;
+        let ready = stream.ready_to_receive(who, self, end).await;
         let ready = ready.and_then(|()| self.ready_to_send(end));
         stream.set_up(ready).await?;
         stream.send(&Message::Ready).await?;
@@ -856,7 +875,8 @@ impl Incoming {
         self.accept_within(qp, grants, EXCHANGE_TIMEOUT)
     }
 
-    /// Accepts as [`Self::accept`], with another time limit.
+    /// Accepts as [`Self::accept`], with another time limit, which the kernel may exceed by some
+    /// seconds while it resolves the GID that the peer told.
     pub fn accept_within<T: Connected>(
         self,
         qp: PreparedQp<T>,
@@ -912,7 +932,7 @@ impl Incoming {
             hello => hello?,
         };
         stream.check_transport::<T>(&theirs).await?;
-        let ready = qp.ready_to_receive(who, &theirs.endpoint).await;
+        let ready = stream.ready_to_receive(who, qp, &theirs.endpoint).await;
         stream.set_up(ready).await?;
         stream.send(&hello).await?;
         stream.receive_ready().await?;

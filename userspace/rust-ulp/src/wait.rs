@@ -24,10 +24,9 @@ use std::os::fd::AsFd;
 use std::pin::pin;
 #[cfg(any(feature = "smol", feature = "tokio"))]
 use std::sync::mpsc::{sync_channel, TryRecvError};
-use std::sync::Arc;
-#[cfg(any(feature = "smol", feature = "tokio"))]
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The waiter: a thread, or a task.
@@ -51,22 +50,36 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Runs `work`, which may sleep: in this thread, or in a thread of its own while a task waits. If
-/// the future is dropped, that thread runs on to the end of `work`.
+/// A thread that works on for a task that does not wait any longer.
+pub(crate) type Helper = Mutex<Option<JoinHandle<()>>>;
+
+/// Runs `work`, which may sleep: in this thread, or in a thread of its own while a task waits. That
+/// thread runs to the end of `work` in any case.
+///
+/// A task fails with what `over` returns, if that is ready before there is a result. Then `helper`
+/// gets the thread.
 pub(crate) async fn blocking<T: Send + 'static>(
     who: Who,
+    over: impl Future<Output = Error>,
+    helper: &Helper,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
+    #[cfg(not(any(feature = "smol", feature = "tokio")))]
+    let _ = (over, helper);
     match who {
         Who::Thread => Ok(work()),
         #[cfg(any(feature = "smol", feature = "tokio"))]
-        Who::Task => helped(work).await,
+        Who::Task => helped(over, helper, work).await,
     }
 }
 
 /// Runs `work` in a thread of its own, which wakes the task at the end.
 #[cfg(any(feature = "smol", feature = "tokio"))]
-async fn helped<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+async fn helped<T: Send + 'static>(
+    over: impl Future<Output = Error>,
+    helper: &Helper,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
     let (done, doing) = sync_channel(1);
     let waker = Arc::new(Mutex::new(Waker::noop().clone()));
     let at_end = WakeAtEnd(waker.clone());
@@ -78,22 +91,27 @@ async fn helped<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
     let thread = std::thread::Builder::new().name("rust-ulp-helper".into());
     let errno = |error: std::io::Error| error.raw_os_error().map_or(Errno::EAGAIN, Errno::from_raw);
     let spawned = thread.spawn(run);
-    spawned.map_err(|error| Error::sys("a helper thread", errno(error)))?;
-    poll_fn(move |cx| {
+    let thread = spawned.map_err(|error| Error::sys("a helper thread", errno(error)))?;
+    let mut over = pin!(over);
+    let waited = poll_fn(move |cx| {
         // First the waker: what ends from here on wakes this task.
         let new = cx.waker().clone();
         let before = std::mem::replace(&mut *lock(&waker), new);
         drop(before); // without the lock
         match doing.try_recv() {
             Ok(value) => Poll::Ready(Ok(value)),
-            Err(TryRecvError::Empty) => Poll::Pending,
+            Err(TryRecvError::Empty) => over.as_mut().poll(cx).map(Err),
             // It has panicked.
             Err(TryRecvError::Disconnected) => {
                 Poll::Ready(Err(Error::sys("a helper thread", Errno::EIO)))
             }
         }
     })
-    .await
+    .await;
+    if waited.is_err() {
+        *lock(helper) = Some(thread);
+    }
+    waited
 }
 
 /// Wakes a task when it is dropped.

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::wait::{self, Who};
+use crate::wire::{Hello, Message, Refusal, TransportType};
 use crate::{AsyncCq, AsyncEvents, AsyncRequests, RequestFuture};
 use futures_core::Stream;
 use std::future::{poll_fn, Future};
@@ -814,6 +815,42 @@ fn while_the_kernel_looks_for_the_way_to_a_peer_other_tasks_run() {
         };
         let (((to_a, _), (to_b, _)), ()) = both(both(accept, connect), other).await;
         assert_eq!(to_a.peer().qp_num, to_b.qp_num());
+    });
+}
+
+/// The peer chooses the address, and so how long the kernel looks for the way to it.
+#[test]
+fn the_time_of_a_task_ends_while_the_kernel_looks_for_the_way_to_a_peer() {
+    on_each(async || {
+        let mut time = NOW;
+        loop {
+            let kernel = Kernel::new();
+            let (device, qp) = prepared(&kernel);
+            kernel.resolve_slowly();
+            let listener = Listener::bind(&device, "127.0.0.1:0").unwrap();
+            let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let hello = Message::Hello(Hello {
+                transport: TransportType::Rc,
+                endpoint: qp.endpoint(),
+                grants: Vec::new(),
+            });
+            peer.write_all(&hello.encode()).unwrap();
+            let incoming = listener.accept(SOON).unwrap();
+            let error = incoming.accept_async(qp, &[], time).await.unwrap_err();
+            assert!(matches!(error.error(), Error::Timeout { .. }), "{error}");
+            let was_resolving = kernel.resolving() == 1;
+            kernel.resolve();
+            // What the helper thread did was undone.
+            let qp = error.into_qp();
+            assert_eq!(qp.query().unwrap().state, QpState::Init);
+            if was_resolving {
+                let mut told = Vec::new();
+                peer.read_to_end(&mut told).unwrap();
+                assert_eq!(told, Message::Refusal(Refusal::Setup).encode());
+                break;
+            }
+            time *= 2; // it was over before
+        }
     });
 }
 
