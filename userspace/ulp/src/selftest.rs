@@ -14,7 +14,7 @@ use clap::Args;
 use rust_ulp::memory::PageSize;
 use rust_ulp::qp::Rc;
 use rust_ulp::wr::{FetchAdd, Read, Recv, Send, WrOpcode, Write};
-use rust_ulp::{Access, Buffer, Cq, Device, Grant, Pd, Qp, RemoteSlice, Status};
+use rust_ulp::{Access, Buffer, Cq, Device, Error, Grant, Pd, Qp, RemoteSlice, Status};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -158,8 +158,8 @@ impl Ends {
         let from = self.from.pd.qp_builder::<Rc>(&self.from.cq).build()?;
         let to = self.to.pd.qp_builder::<Rc>(&self.to.cq).build()?;
         let (here, there) = (from.endpoint(), to.endpoint());
-        let from = from.connect(there).map_err(rust_ulp::Error::from)?;
-        Ok((from, to.connect(here).map_err(rust_ulp::Error::from)?))
+        let from = from.connect(there).map_err(Error::from)?;
+        Ok((from, to.connect(here).map_err(Error::from)?))
     }
 
     /// Writes 64 bytes to each of `places` of what `grant` covers, and looks for them in its buffer.
@@ -299,8 +299,8 @@ impl Ends {
         let from = self.from.pd.qp_builder::<Rc>(&self.from.cq).build()?;
         let to = self.to.pd.qp_builder::<Rc>(&self.to.cq).srq(&srq).build()?;
         let (here, there) = (from.endpoint(), to.endpoint());
-        let from = from.connect(there).map_err(rust_ulp::Error::from)?;
-        let to = to.connect(here).map_err(rust_ulp::Error::from)?;
+        let from = from.connect(there).map_err(Error::from)?;
+        let to = to.connect(here).map_err(Error::from)?;
         srq.post_recv(Recv::new(self.to.buffer.slice(..64)?))?;
         from.post(Send::new(self.from.buffer.slice(..64)?))?;
         self.from.done()?;
@@ -362,6 +362,29 @@ impl Ends {
     }
 }
 
+/// Formats an error for the report, without the addresses that errors name.
+fn without_addresses(error: &anyhow::Error) -> String {
+    match error.downcast_ref() {
+        Some(Error::Completion(failed)) => {
+            let mut failed = *failed;
+            failed.peer = None;
+            failed.to_string()
+        }
+        Some(Error::GidFamily { .. }) => {
+            "the GIDs of the two ends are an IPv4 address and an IPv6 address".to_owned()
+        }
+        Some(Error::NoUsableGid { port, .. }) => format!("port {port} has no usable GID"),
+        Some(
+            error @ (Error::Rejected(_)
+            | Error::Tcp { .. }
+            | Error::Timeout { peer: Some(_), .. }
+            | Error::NoDevice { .. }
+            | Error::Batch { .. }),
+        ) => format!("{:?}", error.kind()),
+        _ => output::causes(error),
+    }
+}
+
 /// Runs a check if it is `offered`.
 fn run(
     checks: &mut Vec<Check>,
@@ -372,7 +395,7 @@ fn run(
     let (verdict, what) = match offered.then(check) {
         None => (Verdict::NotOffered, String::new()),
         Some(Ok(what)) => (Verdict::Passed, what),
-        Some(Err(error)) => (Verdict::Failed, output::causes(&error)),
+        Some(Err(error)) => (Verdict::Failed, without_addresses(&error)),
     };
     checks.push(Check {
         name,
@@ -431,7 +454,7 @@ impl Report {
         run(all, "send", true, || ends.send());
         // Some drivers post atomics, and grant none.
         let granted = ends.to.buffer.grant(..8, Access::REMOTE_ATOMIC);
-        let granted = !matches!(granted, Err(rust_ulp::Error::Unsupported { .. }));
+        let granted = !matches!(granted, Err(Error::Unsupported { .. }));
         let atomic = has(WrOpcode::FetchAdd) && granted;
         let atomics = run(all, "atomics", atomic, || ends.atomics());
         let listed = run(all, "page_list", small, || {
@@ -531,5 +554,74 @@ impl Selftest {
         }
         let failed = |check: &Check| check.verdict == Verdict::Failed;
         Ok(answer(!report.checks.iter().any(failed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rust_ulp::Completion;
+
+    /// Returns what the report says of a check that fails by `error`.
+    fn reported(error: Error) -> String {
+        let mut checks = Vec::new();
+        let verdict = run(&mut checks, "write", true, || Err(error.into()));
+        assert_eq!(verdict, Some(false));
+        checks.remove(0).what
+    }
+
+    #[test]
+    fn the_report_has_no_addresses_of_errors() {
+        let ours = "::ffff:192.168.1.7".parse().unwrap();
+        let theirs = "2001:db8::9".parse().unwrap();
+        let peer = "192.168.1.8:18515".parse().unwrap();
+        let mut done = Completion::EMPTY;
+        done.status = Status::RetryExceeded;
+        let Err(Error::Completion(mut failed)) = done.check() else {
+            panic!("the request failed");
+        };
+        failed.peer = Some((19, ours));
+        for (error, says) in [
+            (Error::Completion(failed), "(status 12)"),
+            (
+                Error::GidFamily {
+                    port: 1,
+                    index: 3,
+                    local: ours,
+                    peer: theirs,
+                    usable: None,
+                },
+                "GIDs",
+            ),
+            (
+                Error::NoUsableGid {
+                    port: 2,
+                    tried: "192.168.1.9 of eth0".to_owned(),
+                },
+                "port 2 has no usable GID",
+            ),
+            (
+                Error::Tcp {
+                    what: "connecting to",
+                    peer: Some(peer),
+                    cause: nix::errno::Errno::ECONNREFUSED.into(),
+                },
+                "ConnectionRefused",
+            ),
+            (
+                Error::Timeout {
+                    what: "connecting to",
+                    peer: Some(peer),
+                    after: LONG,
+                },
+                "TimedOut",
+            ),
+        ] {
+            let what = reported(error);
+            assert!(what.contains(says), "{what}");
+            for address in ["192.168", "2001:db8", "eth0"] {
+                assert!(!what.contains(address), "{what}");
+            }
+        }
     }
 }
