@@ -86,6 +86,15 @@ pub struct Figures {
     last_byte_first: u32,
 }
 
+impl Figures {
+    fn text(&self) -> String {
+        format!(
+            "write of 8 bytes {:.1} us, writes of 64 KiB {:.0} MB/s, last byte first in {} of 200",
+            self.write_us, self.write_mb_per_s, self.last_byte_first
+        )
+    }
+}
+
 /// The device and the machine.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct About {
@@ -115,7 +124,7 @@ pub struct Report {
     about: About,
     checks: Vec<Check>,
     quirks: Vec<Quirk>,
-    /// [`None`] if writes failed.
+    /// [`None`] if the check `write` or `figures` failed.
     figures: Option<Figures>,
 }
 
@@ -147,13 +156,20 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Two ends. Each check connects new queue pairs, which an error may break.
+/// Two ends, for one check: one that fails may leave completions and broken queue pairs.
 struct Ends {
     from: Side,
     to: Side,
 }
 
 impl Ends {
+    fn new(from: &Device, to: &Device) -> Result<Self> {
+        Ok(Self {
+            from: Side::new(from)?,
+            to: Side::new(to)?,
+        })
+    }
+
     fn pair(&self) -> Result<(Qp<Rc>, Qp<Rc>)> {
         let from = self.from.pd.qp_builder::<Rc>(&self.from.cq).build()?;
         let to = self.to.pd.qp_builder::<Rc>(&self.to.cq).build()?;
@@ -180,7 +196,7 @@ impl Ends {
         Ok(())
     }
 
-    fn write(&self) -> Result<String> {
+    fn write(self) -> Result<String> {
         let (from, to) = self.pair()?;
         let grant = self.to.buffer.grant(.., Access::REMOTE_WRITE)?;
         let data = pattern(1, BYTES);
@@ -205,7 +221,7 @@ impl Ends {
         Ok("16 writes are there when the message behind them is".to_owned())
     }
 
-    fn read(&self) -> Result<String> {
+    fn read(self) -> Result<String> {
         let (from, _to) = self.pair()?;
         let grant = self.to.buffer.grant(.., Access::REMOTE_READ)?;
         let data = pattern(2, BYTES);
@@ -216,7 +232,7 @@ impl Ends {
         Ok(format!("{BYTES} bytes"))
     }
 
-    fn send(&self) -> Result<String> {
+    fn send(self) -> Result<String> {
         let (from, to) = self.pair()?;
         let data = pattern(3, BYTES);
         self.from.buffer.write_at(0, &data)?;
@@ -229,7 +245,7 @@ impl Ends {
         Ok(format!("{BYTES} bytes"))
     }
 
-    fn atomics(&self) -> Result<String> {
+    fn atomics(self) -> Result<String> {
         let (from, _to) = self.pair()?;
         let grant = self.to.buffer.grant(..8, Access::REMOTE_ATOMIC)?;
         self.to.buffer.store_u64(0, 40, Ordering::Release)?;
@@ -248,7 +264,7 @@ impl Ends {
     }
 
     /// Writes at the borders of pages of `size` bytes of a buffer of `bytes`.
-    fn pages(&self, pages: PageSize, size: u64, bytes: u64) -> Result<String> {
+    fn pages(self, pages: PageSize, size: u64, bytes: u64) -> Result<String> {
         let builder = self.to.pd.buffer_builder(usize::try_from(bytes)?);
         let buffer = builder.pages(pages).build()?;
         let len = buffer.key_bytes().min(bytes);
@@ -260,7 +276,7 @@ impl Ends {
         Ok(format!("{len} bytes under one key, in pages of {size}"))
     }
 
-    fn user_memory(&self) -> Result<String> {
+    fn user_memory(self) -> Result<String> {
         let buffer = self.to.pd.user_memory_builder(1 << 20).build()?;
         let len = buffer.key_bytes().min(1 << 20);
         let grant = buffer.grant(..usize::try_from(len)?, Access::REMOTE_WRITE)?;
@@ -269,11 +285,7 @@ impl Ends {
     }
 
     /// A write that must fail, with nothing written.
-    fn refused(
-        &self,
-        prepare: impl FnOnce(&Grant) -> Result<()>,
-        access: Access,
-    ) -> Result<String> {
+    fn refused(self, prepare: impl FnOnce(&Grant) -> Result<()>, access: Access) -> Result<String> {
         let (from, _to) = self.pair()?;
         let grant = self.to.buffer.grant(.., access)?;
         self.to.buffer.fill(.., 0)?;
@@ -294,7 +306,7 @@ impl Ends {
         Ok(format!("{}, and no byte landed", status.name()))
     }
 
-    fn shared_receives(&self) -> Result<String> {
+    fn shared_receives(self) -> Result<String> {
         let srq = self.to.pd.srq_builder(&self.to.cq).build()?;
         let from = self.from.pd.qp_builder::<Rc>(&self.from.cq).build()?;
         let to = self.to.pd.qp_builder::<Rc>(&self.to.cq).srq(&srq).build()?;
@@ -315,7 +327,7 @@ impl Ends {
         ))
     }
 
-    fn figures(&self) -> Result<Figures> {
+    fn figures(self) -> Result<Figures> {
         let (from, _to) = self.pair()?;
         let grant = self.to.buffer.grant(.., Access::REMOTE_WRITE)?;
         let write = |len: usize| -> Result<_> {
@@ -438,41 +450,48 @@ fn about(device: &RdmaDevice, opened: &Device, two_devices: bool) -> Result<Abou
 
 impl Report {
     fn new(device: &RdmaDevice, from: &Device, to: Option<&Device>) -> Result<Self> {
-        let ends = Ends {
-            from: Side::new(from)?,
-            to: Side::new(to.unwrap_or(from))?,
-        };
+        let answering = to.unwrap_or(from);
+        let ends = || Ends::new(from, answering);
         // The rules are those of the device that answers.
-        let info = to.unwrap_or(from).info();
+        let info = answering.info();
         let small = info.page_size_cap & 4096 != 0;
         let huge = info.page_size_cap & HUGE != 0;
         let has = |op| info.supports::<Rc>(op) && from.info().supports::<Rc>(op);
         let list = (u64::from(info.max_fast_reg_pages) * 4096).min(MOST);
         let all = &mut Vec::new();
-        let written = run(all, "write", true, || ends.write());
-        run(all, "read", true, || ends.read());
-        run(all, "send", true, || ends.send());
+        let written = run(all, "write", true, || ends()?.write());
+        run(all, "read", true, || ends()?.read());
+        run(all, "send", true, || ends()?.send());
         // Some drivers post atomics, and grant none.
-        let granted = ends.to.buffer.grant(..8, Access::REMOTE_ATOMIC);
+        let granted = Side::new(answering)?
+            .buffer
+            .grant(..8, Access::REMOTE_ATOMIC);
         let granted = !matches!(granted, Err(Error::Unsupported { .. }));
         let atomic = has(WrOpcode::FetchAdd) && granted;
-        let atomics = run(all, "atomics", atomic, || ends.atomics());
+        let atomics = run(all, "atomics", atomic, || ends()?.atomics());
         let listed = run(all, "page_list", small, || {
-            ends.pages(PageSize::Small, 4096, list)
+            ends()?.pages(PageSize::Small, 4096, list)
         });
         let large = run(all, "large_pages", huge, || {
-            ends.pages(PageSize::Huge, HUGE, 2 * HUGE)
+            ends()?.pages(PageSize::Huge, HUGE, 2 * HUGE)
         });
-        run(all, "user_memory", true, || ends.user_memory());
+        run(all, "user_memory", true, || ends()?.user_memory());
         run(all, "rights", true, || {
-            ends.refused(|_| Ok(()), Access::REMOTE_READ)
+            ends()?.refused(|_| Ok(()), Access::REMOTE_READ)
         });
         let revoked = run(all, "revoke", true, || {
-            ends.refused(|grant| Ok(grant.revoke()?), Access::REMOTE_WRITE)
+            ends()?.refused(|grant| Ok(grant.revoke()?), Access::REMOTE_WRITE)
         });
         let shared = run(all, "shared_receives", info.max_srq > 0, || {
-            ends.shared_receives()
+            ends()?.shared_receives()
         });
+        let mut figures = None;
+        if written == Some(true) {
+            run(all, "figures", true, || {
+                let measured = ends()?.figures()?;
+                Ok(figures.insert(measured).text())
+            });
+        }
         let quirk = |rule, module: String, confirmed| Quirk {
             rule,
             module,
@@ -491,10 +510,6 @@ impl Report {
             ),
             quirk("LAST_WQE_REACHED", offers(shared.is_some()), shared),
         ];
-        let figures = match written {
-            Some(true) => Some(ends.figures()?),
-            _ => None,
-        };
         Ok(Self {
             about: about(device, from, to.is_some())?,
             checks: std::mem::take(all),
@@ -529,12 +544,6 @@ impl Report {
         let mut text = table(&["", "CHECK", "FOUND"], checks);
         text += "\n\n";
         text += &table(&["RULE", "THE MODULE", "FOUND"], quirks);
-        if let Some(figures) = &self.figures {
-            text += &format!(
-                "\n\nwrite of 8 bytes {:.1} us, writes of 64 KiB {:.0} MB/s, last byte first in {} of 200",
-                figures.write_us, figures.write_mb_per_s, figures.last_byte_first
-            );
-        }
         text
     }
 }
