@@ -6,7 +6,7 @@ use super::config::{Backend, Metric, Test, VERSION};
 use super::end::{join, Aborted, Control, End, Run, Task};
 use super::loops::{self, Limit, Measured};
 use super::stats::{Latencies, Row, Throughput};
-use super::wire::{Message, Wire, MAGIC};
+use super::wire::{of_version, Message, Wire, MAGIC};
 use super::{connect, register};
 use crate::machine::Machine;
 use crate::output::causes;
@@ -49,15 +49,11 @@ fn with_server(run: Run<'_>, host: &str, outcome: &mut Outcome) -> Result<()> {
     wire.send(&Message::Hello {
         magic: MAGIC.to_owned(),
         version: VERSION,
-        config: Box::new(config.clone()),
+        config: serde_json::to_value(config)?,
     })?;
     let (version, machine) =
         expect!(wire, Message::Welcome { version, machine } => (version, machine));
-    ensure!(
-        version == VERSION,
-        "the server speaks version {version}, this is {VERSION}"
-    );
-    outcome.server = Some(*machine);
+    outcome.server = Some(of_version("server", version, machine)?);
     if config.test == Test::Connect {
         return connect::run(run, &mut wire, &mut outcome.rows);
     }

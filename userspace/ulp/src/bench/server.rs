@@ -8,7 +8,7 @@ use super::config::{Backend, Config, Test, VERSION};
 use super::connect;
 use super::end::{join, Aborted, Control, DeviceOptions, End, Run, Task};
 use super::loops;
-use super::wire::{EndAddress, Message, Wire, MAGIC};
+use super::wire::{of_version, EndAddress, Message, Wire, MAGIC};
 use crate::listen::Listener;
 use crate::machine::Machine;
 use crate::output::causes;
@@ -66,15 +66,12 @@ fn serve(
         Message::Hello { magic, version, config } => (magic, version, config)
     );
     ensure!(magic == MAGIC, "the peer is another program");
-    ensure!(
-        version == VERSION,
-        "the client speaks version {version}, this is {VERSION}"
-    );
+    let config: Config = of_version("client", version, config)?;
     config.check()?;
     wire.set_timeout(config.timeout());
     wire.send(&Message::Welcome {
         version: VERSION,
-        machine: Box::new(Machine::here()),
+        machine: serde_json::to_value(Machine::here())?,
     })?;
     let config = &config;
     let run = Run {

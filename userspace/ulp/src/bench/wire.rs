@@ -2,12 +2,13 @@
 
 //! The messages between client and server. The receiver checks numbers before it acts.
 
-use super::config::Config;
-use crate::machine::Machine;
+use super::config::VERSION;
 use crate::wire;
 use anyhow::{bail, ensure, Context, Result};
 use rust_ulp::{Endpoint, RemoteSlice};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -47,14 +48,14 @@ impl EndAddress {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Message {
-    /// Client: the parameters of the measurement.
+    /// Client: the parameters of the measurement, a [`Config`](super::config::Config) of the version.
     Hello {
         magic: String,
         version: u32,
-        config: Box<Config>,
+        config: Value,
     },
-    /// Server: the parameters are accepted.
-    Welcome { version: u32, machine: Box<Machine> },
+    /// Server: the parameters are accepted; its [`Machine`](crate::machine::Machine) of the version.
+    Welcome { version: u32, machine: Value },
     /// Client: the next row, with its ends, one per thread. They accept receives already.
     Row { size: u32, ends: Vec<EndAddress> },
     /// Server: its own ends, connected.
@@ -75,6 +76,17 @@ pub enum Message {
     Failed { why: String },
     /// Client: there are no more rows.
     Bye,
+}
+
+/// Returns the part of a greeting of `peer` that differs between versions, or says that it has
+/// another version.
+pub fn of_version<T: DeserializeOwned>(peer: &str, version: u32, part: Value) -> Result<T> {
+    ensure!(
+        version == VERSION,
+        "the {peer} speaks version {version}, this is {VERSION}: install the same version of ulp at \
+         both ends"
+    );
+    serde_json::from_value(part).with_context(|| format!("the {peer} is another program"))
 }
 
 /// The connection. Every operation has a deadline.
@@ -127,6 +139,7 @@ impl Wire {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::config::Config;
     use proptest::prelude::*;
     use rust_ulp::{Gid, Mtu};
     use std::io::Write;
@@ -146,7 +159,7 @@ mod tests {
         let hello = Message::Hello {
             magic: MAGIC.into(),
             version: 1,
-            config: Box::new(crate::bench::config::tests::config()),
+            config: serde_json::to_value(crate::bench::config::tests::config()).unwrap(),
         };
         for message in [hello, Message::Alive, Message::Finish { sent: 7 }] {
             other.send(&message).unwrap();
@@ -193,6 +206,28 @@ mod tests {
         assert!(end(qp(1, 2)).check(1, 129).is_err());
         assert!(end(qp(1 << 24, 2)).check(1, 128).is_err());
         assert!(end(qp(1, 1 << 24)).check(1, 128).is_err());
+    }
+
+    #[test]
+    fn a_greeting_of_another_version_is_received() {
+        let old = serde_json::json!({"old": 1});
+        for greeting in [
+            serde_json::json!({"hello": {"magic": MAGIC, "version": 7, "config": old}}),
+            serde_json::json!({"welcome": {"version": 7, "machine": old}}),
+        ] {
+            let (mut wire, there) = pair();
+            wire::send(&there, &greeting).unwrap();
+            let (version, rest) = match wire.receive().unwrap() {
+                Message::Hello {
+                    version, config, ..
+                } => (version, config),
+                Message::Welcome { version, machine } => (version, machine),
+                other => panic!("{other:?}"),
+            };
+            let error = of_version::<Config>("client", version, rest).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("the client speaks version 7"), "{text}");
+        }
     }
 
     proptest! {
