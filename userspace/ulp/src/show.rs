@@ -605,6 +605,20 @@ impl CounterRow {
     }
 }
 
+impl CounterList {
+    /// Returns how much each counter has risen since `before`: nothing, if it was reset.
+    fn since(&self, before: &Self) -> Self {
+        let rows = before.counters.iter();
+        let before: HashMap<_, _> = rows.map(|row| (row.key(), row.value)).collect();
+        let mut increase = self.clone();
+        for row in &mut increase.counters {
+            let before = before.get(&row.key()).copied().unwrap_or(0);
+            row.value = row.value.saturating_sub(before);
+        }
+        increase
+    }
+}
+
 /// Reads all counters of some devices.
 fn counters(devices: &[RdmaDevice]) -> Result<CounterList> {
     let (sysfs, mut list) = (rdma::Sysfs::default(), Vec::new());
@@ -668,17 +682,7 @@ impl Counters {
             }
             // The increase until Ctrl-C is shown, too.
             let now = read()?;
-            let before: HashMap<_, _> = last
-                .counters
-                .iter()
-                .map(|row| (row.key(), row.value))
-                .collect();
-            let mut increase = now.clone();
-            for row in &mut increase.counters {
-                let before = before.get(&row.key()).copied().unwrap_or(0);
-                row.value = row.value.wrapping_sub(before);
-            }
-            let list = shown(increase);
+            let list = shown(now.since(&last));
             self.format.stream(&list, || self.text(&list))?;
             last = now;
             if stop.load(Ordering::Relaxed) {
@@ -809,5 +813,36 @@ impl Qps {
             output::table(&head, list.queue_pairs.iter().map(QpRow::cells))
         })?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_that_was_reset_has_not_risen() {
+        let list = |values: &[(&str, u64)]| CounterList {
+            counters: values
+                .iter()
+                .map(|(counter, value)| CounterRow {
+                    device: "rxe0".to_owned(),
+                    port: 1,
+                    source: Source::Hw,
+                    counter: (*counter).to_owned(),
+                    value: *value,
+                    trouble: None,
+                })
+                .collect(),
+        };
+        let before = list(&[("sent_pkts", 10), ("rcvd_pkts", 10)]);
+        let now = list(&[("sent_pkts", 12), ("rcvd_pkts", 3), ("new", 4)]);
+        let risen: Vec<u64> = now
+            .since(&before)
+            .counters
+            .iter()
+            .map(|row| row.value)
+            .collect();
+        assert_eq!(risen, [2, 0, 4]);
     }
 }

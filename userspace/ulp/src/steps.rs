@@ -623,7 +623,7 @@ impl Connected {
             .filter(|(name, _)| name.ends_with("_err") || name.ends_with("_request"))
             .filter_map(|(name, value)| {
                 let before = self.before.iter().find(|(other, _)| other == name);
-                let more = value - before.map_or(0, |(_, before)| *before);
+                let more = value.saturating_sub(before.map_or(0, |(_, before)| *before));
                 (more > 0).then(|| format!("{name} {more}"))
             })
             .collect();

@@ -232,8 +232,8 @@ impl Counted {
     /// Adds what has been counted since `before` to `evidence`.
     fn since(&self, before: &Self, evidence: Evidence) -> Evidence {
         evidence
-            .repeats(self.repeats.wrapping_sub(before.repeats))
-            .pauses(self.pauses.wrapping_sub(before.pauses))
+            .repeats(self.repeats.saturating_sub(before.repeats))
+            .pauses(self.pauses.saturating_sub(before.pauses))
     }
 }
 
