@@ -16,9 +16,9 @@ mod cm;
 
 use crate::args::{address, size_in, size_u32, DeviceArg};
 use crate::listen::{Listener, PATIENCE};
-use crate::output::{interrupts, FormatArgs, Usage};
+use crate::output::{answer, interrupts, FormatArgs, Usage};
 use crate::wire;
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use nix::unistd::{sysconf, SysconfVar};
 use rust_ulp::qp::{Connected, QpBuilder, Rc, Transport, Uc, Ud};
@@ -121,6 +121,14 @@ impl Summary {
             "{bytes} bytes in {seconds:.2} seconds = {rate:.2} Mbit/sec\n\
              {messages} iters in {seconds:.2} seconds = {each:.2} usec/iter"
         )
+    }
+
+    /// Returns the exit status, after a message about wrong contents.
+    fn answer(&self) -> ExitCode {
+        if self.invalid > 0 {
+            message!("ulp: {} messages had wrong contents", self.invalid);
+        }
+        answer(self.invalid == 0)
     }
 }
 
@@ -542,16 +550,27 @@ impl Pingpong {
             invalid: wrong,
         };
         self.format.print(&summary, || summary.text())?;
-        if wrong > 0 {
-            bail!("{wrong} messages had wrong contents");
-        }
-        Ok(ExitCode::SUCCESS)
+        Ok(summary.answer())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wrong_contents_are_a_failed_check() {
+        for (invalid, status) in [(0, ExitCode::SUCCESS), (3, ExitCode::FAILURE)] {
+            let summary = Summary {
+                messages: 10,
+                bytes: 20,
+                seconds: 1.0,
+                invalid,
+            };
+            let got = summary.answer();
+            assert_eq!(format!("{got:?}"), format!("{status:?}"));
+        }
+    }
 
     #[test]
     fn lines_are_those_of_the_stock_programs() {
