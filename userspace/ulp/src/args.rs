@@ -29,6 +29,11 @@ impl DeviceArg {
     }
 }
 
+/// Returns the port that programs use by default, to which the index of a GID belongs.
+pub fn default_port(device: &Device) -> u32 {
+    device.default_gid().map_or(1, |chosen| chosen.port)
+}
+
 /// Parses a number of bytes, such as 65536, 64K, 64KiB, 1M or 1GiB.
 ///
 /// All units are powers of two, as in the other RDMA tools. The crate `bytesize` reads 64K as

@@ -14,7 +14,7 @@
 
 mod cm;
 
-use crate::args::{address, size_in, size_u32, DeviceArg};
+use crate::args::{address, default_port, size_in, size_u32, DeviceArg};
 use crate::listen::{Listener, PATIENCE};
 use crate::output::{answer, interrupts, FormatArgs, Usage};
 use crate::wire;
@@ -283,6 +283,8 @@ struct Meeting {
 /// What the queue pairs of an end are made of, and the connection to the peer.
 struct Parts<'a> {
     pd: &'a Pd,
+    /// The port that the index of a GID belongs to.
+    port: u32,
     cq: &'a Cq,
     memory: &'a Memory,
     meeting: Meeting,
@@ -356,9 +358,13 @@ impl Pingpong {
         Ok(player)
     }
 
-    fn build<T: Transport>(&self, builder: QpBuilder<T>) -> rust_ulp::error::Result<PreparedQp<T>> {
+    fn build<T: Transport>(
+        &self,
+        port: u32,
+        builder: QpBuilder<T>,
+    ) -> rust_ulp::error::Result<PreparedQp<T>> {
         match self.gid_index {
-            Some(index) => builder.gid(1, index).build(),
+            Some(index) => builder.gid(port, index).build(),
             None => builder.build(),
         }
     }
@@ -431,7 +437,10 @@ impl Pingpong {
         for<'a> Send<'a>: rust_ulp::wr::Post<'a, T>,
     {
         let builder = parts.pd.qp_builder::<T>(parts.cq);
-        let qp = self.build(builder.max_recv_wr(self.rx_depth).mtu(self.mtu()))?;
+        let qp = self.build(
+            parts.port,
+            builder.max_recv_wr(self.rx_depth).mtu(self.mtu()),
+        )?;
         parts.receives().try_for_each(|recv| qp.post_recv(recv?))?;
         let here = [qp.endpoint()];
         self.exchange(&mut parts.meeting, &here, |peers| {
@@ -450,7 +459,7 @@ impl Pingpong {
         parts.receives().try_for_each(|recv| srq.post_recv(recv?))?;
         let prepared = (0..self.num_qp).map(|index| {
             let builder = parts.pd.qp_builder::<Rc>(parts.cq).srq(&srq);
-            self.build(builder.user_data(index.into()).mtu(self.mtu()))
+            self.build(parts.port, builder.user_data(index.into()).mtu(self.mtu()))
         });
         let prepared = prepared.collect::<rust_ulp::error::Result<Vec<_>>>()?;
         let here: Vec<_> = prepared.iter().map(PreparedQp::endpoint).collect();
@@ -467,7 +476,7 @@ impl Pingpong {
     /// Meets the peer with a queue pair for datagrams.
     fn datagrams(&self, parts: &mut Parts<'_>) -> Result<Vec<Box<dyn Player>>> {
         let builder = parts.pd.qp_builder::<Ud>(parts.cq);
-        let qp = self.build(builder.max_recv_wr(self.rx_depth))?;
+        let qp = self.build(parts.port, builder.max_recv_wr(self.rx_depth))?;
         parts.receives().try_for_each(|recv| qp.post_recv(recv?))?;
         let here = [qp.endpoint()];
         self.exchange(&mut parts.meeting, &here, |peers| {
@@ -524,6 +533,7 @@ impl Pingpong {
         let memory = Memory::new(&pd, len, head, depth)?;
         let mut parts = Parts {
             pd: &pd,
+            port: default_port(&device),
             cq: &cq,
             memory: &memory,
             meeting: self.meet(&device, &stop)?,

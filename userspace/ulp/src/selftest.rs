@@ -5,7 +5,7 @@
 //! A check uses queue pairs and memory of its own, and changes nothing else. The report has no
 //! names, GUIDs or addresses.
 
-use crate::args::DeviceArg;
+use crate::args::{default_port, DeviceArg};
 use crate::machine::Machine;
 use crate::output::{self, answer, table, FormatArgs};
 use crate::rdma::{self, RdmaDevice};
@@ -419,7 +419,7 @@ fn run(
 
 fn about(device: &RdmaDevice, opened: &Device, two_devices: bool) -> Result<About> {
     let machine = Machine::here();
-    let port = opened.default_gid().map_or(1, |chosen| chosen.port);
+    let port = default_port(opened);
     let group = format!(
         "/sys/class/infiniband/{}/device/iommu_group/type",
         device.name

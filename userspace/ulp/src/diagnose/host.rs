@@ -5,6 +5,7 @@
 //! Without the module, or without access to it, the checks that need only sysfs and netlink remain.
 
 use super::{Diagnose, Findings};
+use crate::args::default_port;
 use crate::lang::Lang;
 use crate::rdma::{self, GidEntry, Port, RdmaDevice};
 use crate::show::trouble;
@@ -257,11 +258,6 @@ fn device(
     );
     found.ok("device", what)?;
     Ok(Some(chosen.clone()))
-}
-
-/// Returns the port that programs use by default.
-fn default_port(device: &Device) -> u32 {
-    device.default_gid().map_or(1, |chosen| chosen.port)
 }
 
 /// Checks that the port is up, and its MTU.

@@ -9,7 +9,7 @@
 
 use super::cause::{Evidence, Here, QpReport, RetryCause};
 use super::{Diagnose, Findings};
-use crate::args::address;
+use crate::args::{address, default_port};
 use crate::rdma::{self, RdmaDevice};
 use crate::{netlink, show};
 use anyhow::Result;
@@ -33,6 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn prepare(
     args: &Diagnose,
+    device: &Device,
     pd: &Pd,
     cq: &rust_ulp::Cq,
     mtu: Option<Mtu>,
@@ -46,7 +47,7 @@ fn prepare(
         builder = builder.mtu(mtu);
     }
     if let Some(index) = args.gid_index {
-        builder = builder.gid(1, index);
+        builder = builder.gid(default_port(device), index);
     }
     builder.build()
 }
@@ -92,7 +93,7 @@ fn answer(
         page.grant(.., Access::REMOTE_READ)?,
     ];
     let grants: Vec<&Grant> = grants.iter().collect();
-    let qp = prepare(args, &pd, &cq, None)?;
+    let qp = prepare(args, device, &pd, &cq, None)?;
     qp.post_recv(Recv::empty())?;
     let (qp, peer) = incoming.accept(qp, &grants)?;
     let qp = Arc::new(qp);
@@ -163,7 +164,7 @@ impl Link {
         mtu: Option<Mtu>,
     ) -> rust_ulp::error::Result<Self> {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
-        let qp = prepare(args, &pd, &cq, mtu)?;
+        let qp = prepare(args, device, &pd, &cq, mtu)?;
         let options = TcpOptions::default().timeout(Duration::from_secs(15));
         let (qp, peer) = qp.connect_tcp_with(host, &[], options)?;
         Ok(Self { qp, cq, pd, peer })
@@ -340,7 +341,7 @@ fn not_reached(args: &Diagnose, host: &str, device: &Device, found: &Findings) -
     );
     let default = device.default_gid().ok().map(|chosen| chosen.gid_index);
     let index = args.gid_index.or(default).map(u32::from);
-    let gids = device.gids(1).unwrap_or_default();
+    let gids = device.gids(default_port(device)).unwrap_or_default();
     let ours = gids.iter().find(|gid| Some(gid.index) == index);
     let peer = host.to_socket_addrs().ok().and_then(|mut all| all.next());
     let family = |is_ipv4| if is_ipv4 { "IPv4" } else { "IPv6" };
@@ -441,7 +442,7 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
         "peer",
         say!(found, "{0} listens; its endpoint is {1}", host, theirs),
     )?;
-    let port = device.port(device.default_gid().map_or(1, |chosen| chosen.port))?;
+    let port = device.port(default_port(device))?;
     let here = rdma::devices(Some(device.name()))?;
     let Some(here) = here.first() else {
         return found.fail(
