@@ -275,10 +275,7 @@ impl Teller {
         if self.quiet {
             return Ok(());
         }
-        print(&format!(
-            "    {name:20} = {value}\n    {:20}   {meaning}",
-            ""
-        ))
+        print(&parameter(name, value, meaning))
     }
 
     /// Prints the state machine, with the state of the queue pair marked.
@@ -306,6 +303,12 @@ impl Teller {
         };
         print(&format!("    {} --> (any) -->{error}", drawn.join("-->")))
     }
+}
+
+/// Formats a parameter, its value, which may be the peer's, and its meaning.
+fn parameter(name: &str, value: impl Display, meaning: &str) -> String {
+    let value = printable(&value.to_string());
+    format!("    {name:20} = {value}\n    {:20}   {meaning}", "")
 }
 
 /// The message that each end sends.
@@ -727,9 +730,9 @@ fn server(listen: &str, common: &Common) -> Result<()> {
         let done = connected.done(&t)?.ok()?;
         let len = done.byte_len as usize;
         let message = connected.buffer.to_vec(LEN / 2..LEN / 2 + len)?;
-        t.value("message", printable(&String::from_utf8_lossy(&message)))?;
+        t.value("message", String::from_utf8_lossy(&message))?;
         let written = connected.buffer.to_vec(..len)?;
-        t.value("written", printable(&String::from_utf8_lossy(&written)))?;
+        t.value("written", String::from_utf8_lossy(&written))?;
         ensure!(
             message == written,
             "the message differs from what was written"
@@ -873,6 +876,13 @@ impl Steps {
 mod tests {
     use super::*;
     use crate::lang::keys;
+
+    #[test]
+    fn a_terminal_gets_no_control_characters_of_a_peer() {
+        let text = parameter("GID", "fe80::1\x1b]0;title\x07\n[12] done", "its address");
+        assert_eq!(text.lines().count(), 2, "{text:?}");
+        assert!(text.contains("fe80::1?]0;title??[12] done\n"), "{text:?}");
+    }
 
     #[test]
     fn both_languages_have_the_same_keys() {
