@@ -5,6 +5,7 @@
 //! The TCP listeners of the commands end when their device is removed.
 
 use anyhow::{ensure, Context, Result};
+use nix::errno::Errno;
 use rust_ulp::{cm, Completion, Cq, Device, Error};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -48,13 +49,36 @@ pub enum Listener {
     Alone(TcpListener),
 }
 
+/// Binds to `addr`, HOST:PORT. On a host without IPv6, `[::]` stands for all IPv4 addresses.
+fn with_or_without_ipv6<T>(addr: &str, bind: impl Fn(&str) -> Result<T>) -> Result<T> {
+    let port = addr.strip_prefix("[::]:");
+    match (bind(addr), port) {
+        (Err(error), Some(port)) if errno(&error) == Some(Errno::EAFNOSUPPORT as i32) => {
+            bind(&format!("0.0.0.0:{port}"))
+        }
+        (bound, _) => bound,
+    }
+}
+
+fn errno(error: &anyhow::Error) -> Option<i32> {
+    let of_system = || error.downcast_ref::<std::io::Error>()?.raw_os_error();
+    error.downcast_ref().map_or_else(of_system, Error::errno)
+}
+
+/// Listens at `addr` beside an open device.
+pub fn beside(device: &Device, addr: &str) -> Result<rust_ulp::tcp::Listener> {
+    with_or_without_ipv6(addr, |addr| {
+        Ok(rust_ulp::tcp::Listener::bind(device, addr)?)
+    })
+}
+
 impl Listener {
     /// Listens at `addr`, beside the device if there is one.
     pub fn bind(device: Option<&Device>, addr: &str) -> Result<Self> {
         Ok(match device {
-            Some(device) => Self::Beside(rust_ulp::tcp::Listener::bind(device, addr)?),
+            Some(device) => Self::Beside(beside(device, addr)?),
             None => {
-                let tcp = TcpListener::bind(addr)?;
+                let tcp = with_or_without_ipv6(addr, |addr| Ok(TcpListener::bind(addr)?))?;
                 tcp.set_nonblocking(true)?;
                 Self::Alone(tcp)
             }
@@ -103,5 +127,36 @@ impl Listener {
                 Err(e) => Err(e).context("accepting a connection"),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn a_host_without_ipv6_listens_at_its_ipv4_addresses() {
+        let without = |addr: &str| -> Result<String> {
+            match addr.starts_with('[') {
+                true => Err(io::Error::from(Errno::EAFNOSUPPORT).into()),
+                false => Ok(addr.to_owned()),
+            }
+        };
+        let beside = |addr: &str| {
+            without(addr).map_err(|_| {
+                let (what, peer) = ("listening at", None);
+                let cause = Errno::EAFNOSUPPORT.into();
+                anyhow::Error::new(Error::Tcp { what, peer, cause })
+            })
+        };
+        let addr = with_or_without_ipv6("[::]:18516", without).unwrap();
+        assert_eq!(addr, "0.0.0.0:18516");
+        let addr = with_or_without_ipv6("[::]:18516", beside).unwrap();
+        assert_eq!(addr, "0.0.0.0:18516");
+        // An address that somebody asked for is not another one.
+        assert!(with_or_without_ipv6("[::1]:18516", without).is_err());
+        let addr = with_or_without_ipv6("[::]:1", |addr| Ok(addr.to_owned())).unwrap();
+        assert_eq!(addr, "[::]:1");
     }
 }

@@ -11,11 +11,11 @@ use super::cause::{Evidence, Here, QpReport, RetryCause};
 use super::{Diagnose, Findings};
 use crate::args::{address, default_port};
 use crate::rdma::{self, RdmaDevice};
-use crate::{netlink, show};
+use crate::{listen, netlink, show};
 use anyhow::Result;
 use rust_ulp::error::CompletionError;
 use rust_ulp::qp::{AckTimeout, Rc, Retries};
-use rust_ulp::tcp::{Listener, Peer, TcpOptions};
+use rust_ulp::tcp::{Peer, TcpOptions};
 use rust_ulp::wire::Refusal;
 use rust_ulp::wr::{Read, Recv, Send, Write};
 use rust_ulp::{Access, Cq, Device, Error, Grant, Mtu, Pd, PreparedQp, Qp, Status};
@@ -123,7 +123,7 @@ fn attend(cq: &Cq, peer: &Peer, stop: &AtomicBool) -> rust_ulp::error::Result<()
 /// Serves peers that test the path to this host, until `stop` is set.
 pub fn serve(args: &Diagnose, stop: &AtomicBool) -> Result<()> {
     let device = args.device.open()?;
-    let listener = Listener::bind(&device, address(&args.listen, args.port))?;
+    let listener = listen::beside(&device, &address(&args.listen, args.port))?;
     let served = Served::default();
     message!("{device}");
     message!("listening at {}, until Ctrl-C", listener.local_addr()?);
