@@ -367,20 +367,20 @@ pub enum Error {
 
 impl Error {
     /// Returns true if the same call may work when it is repeated later with nothing else changed:
-    /// a full queue, a time-out, memory that is short or cannot be pinned now, a peer that is not
-    /// there yet.
+    /// a full queue, a time-out, memory or open files that are short, memory that cannot be pinned now,
+    /// a peer that is not there yet.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::QueueFull | Self::Timeout { .. } | Self::Busy { .. } => true,
             Self::Batch { posted, cause, .. } => *posted == 0 && cause.is_retryable(),
-            Self::Tcp { cause, .. } => matches!(
-                cause.kind(),
-                std::io::ErrorKind::ConnectionRefused
-                    | std::io::ErrorKind::ConnectionReset
-                    | std::io::ErrorKind::TimedOut
-                    | std::io::ErrorKind::WouldBlock
-                    | std::io::ErrorKind::Interrupted
-            ),
+            Self::Tcp { cause, .. } => {
+                use std::io::ErrorKind::*;
+                let short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM].map(Some);
+                matches!(
+                    cause.kind(),
+                    ConnectionRefused | ConnectionReset | TimedOut | WouldBlock | Interrupted
+                ) || short.contains(&cause.raw_os_error())
+            }
             Self::Sys { errno, .. } => {
                 [libc::EAGAIN, libc::ENOMEM, libc::EINTR, libc::ETIMEDOUT].contains(errno)
             }
@@ -779,5 +779,23 @@ fn errno_hint(call: &str, errno: i32) -> &'static str {
         }
         _ if is_command(call) => "the driver's own error",
         _ => "see the manual page of that system call",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_without_files_or_memory_can_accept_later() {
+        let accepting = |errno| Error::Tcp {
+            what: "waiting for a peer to connect",
+            peer: None,
+            cause: std::io::Error::from_raw_os_error(errno),
+        };
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM] {
+            assert!(accepting(errno).is_retryable(), "{errno}");
+        }
+        assert!(!accepting(libc::EINVAL).is_retryable());
     }
 }
