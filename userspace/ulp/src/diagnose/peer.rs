@@ -23,6 +23,7 @@ use std::io::ErrorKind;
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// The size of the large write: many packets, whatever the MTU.
@@ -56,6 +57,11 @@ fn prepare(
 
 /// The most queue pairs that the peer tells of.
 const REPORTS: usize = 64;
+
+/// The most clients that the peer serves at a time.
+const CLIENTS: usize = 64;
+/// How long the peer waits when it has no files or no memory for a client.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The queue pairs of the connections of this peer.
 #[derive(Default)]
@@ -128,16 +134,29 @@ pub fn serve(args: &Diagnose, stop: &AtomicBool) -> Result<()> {
     message!("{device}");
     message!("listening at {}, until Ctrl-C", listener.local_addr()?);
     std::thread::scope(|scope| {
+        let mut clients = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             match listener.accept(Duration::from_millis(200)) {
                 Ok(incoming) => {
                     let (from, device, served) = (incoming.addr(), &device, &served);
-                    scope.spawn(move || match answer(args, device, incoming, served, stop) {
+                    clients.retain(|client: &ScopedJoinHandle<'_, ()>| !client.is_finished());
+                    if clients.len() >= CLIENTS {
+                        message!("{from}: refused, {CLIENTS} others are served");
+                        let _ = incoming.refuse(Refusal::Busy);
+                        continue;
+                    }
+                    let client = move || match answer(args, device, incoming, served, stop) {
                         Ok(()) => message!("{from}: done"),
                         Err(error) => message!("{from}: {error}"),
-                    });
+                    };
+                    clients.push(scope.spawn(client));
                 }
                 Err(Error::Timeout { .. }) => {}
+                // Clients that end give their files and memory back.
+                Err(error) if error.is_retryable() => {
+                    message!("{error}");
+                    std::thread::sleep(PAUSE);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -416,6 +435,11 @@ fn connect_failed(
             let (what, cure) = not_reached(args, host, device, found);
             found.fail("peer", what, cure)
         }
+        Error::Refused(Refusal::Busy) => found.fail(
+            "peer",
+            say!(found, "{0} listens, and serves as many others as it can", host),
+            say!(found, "try again in a minute"),
+        ),
         Error::Wire(_) | Error::Refused(_) => found.fail(
             "peer",
             say!(found, "another program listens at {0}: {1}", host, error),
