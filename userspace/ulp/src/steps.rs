@@ -195,18 +195,30 @@ impl Mistake {
         }
     }
 
-    /// Drops packets from the peer by a rule of nft, until the value is dropped.
-    fn bad_line(self) -> Result<Option<BadLine>> {
+    /// Returns commands of nft that drop packets, if the mistake needs that.
+    ///
+    /// They replace those of an earlier run. A signal may end this program before the rule is
+    /// deleted: it drops nothing after a minute, when the set is empty.
+    fn rules(self) -> Option<String> {
         let which = match self {
             Self::Loss => "numgen inc mod 2 == 0",
             Self::Pfc => "limit rate over 10 kbytes/second burst 6 kbytes",
-            _ => return Ok(None),
+            _ => return None,
         };
-        let rules = format!(
-            "add table inet ulp_steps; \
+        Some(format!(
+            "add table inet ulp_steps; delete table inet ulp_steps; add table inet ulp_steps; \
+             add set inet ulp_steps ports {{ type inet_service; flags timeout; \
+             elements = {{ 4791 timeout 60s }} }}; \
              add chain inet ulp_steps input {{ type filter hook input priority 0; }}; \
-             add rule inet ulp_steps input udp dport 4791 {which} drop"
-        );
+             add rule inet ulp_steps input udp dport @ports {which} drop"
+        ))
+    }
+
+    /// Drops packets from the peer by a rule of nft, until the value is dropped.
+    fn bad_line(self) -> Result<Option<BadLine>> {
+        let Some(rules) = self.rules() else {
+            return Ok(None);
+        };
         let status = Command::new("nft").arg(rules).status();
         let status = status.context("nft: install it (package nftables)")?;
         ensure!(status.success(), "nft failed: run this as root");
@@ -667,6 +679,7 @@ fn explain(
 /// Reads much at once, and returns the first completion that failed, or the last one.
 fn burst(t: &mut Teller, connected: &Connected, memory: RemoteSlice) -> Result<Completion> {
     t.step("burst", "ibv_post_send, ibv_poll_cq")?;
+    let _line = Mistake::Pfc.bad_line()?;
     for number in 0..BURST {
         let place = connected.buffer.slice(LEN / 2..)?;
         let theirs = memory.slice(..LEN as u64 / 2)?;
@@ -800,9 +813,14 @@ fn client(
     let post = |t: &mut Teller, send: bool| -> Result<Completion> {
         if send {
             t.step("send", "ibv_post_send, ibv_poll_cq")?;
-            qp.post(Send::new(buffer.slice(..len)?).wr_id(2))?;
         } else {
             t.step("write", "ibv_post_send, ibv_poll_cq")?;
+        }
+        // After the prompt of the step: no packets are dropped while it waits for Enter.
+        let _line = mistake.map_or(Ok(None), Mistake::bad_line)?;
+        if send {
+            qp.post(Send::new(buffer.slice(..len)?).wr_id(2))?;
+        } else {
             qp.post(Write::new(buffer.slice(..len)?, memory.slice(..len as u64)?).wr_id(1))?;
         }
         t.value("bytes", len)?;
@@ -810,13 +828,11 @@ fn client(
     };
     buffer.write_at(0, &text)?;
     if let Some(mistake) = mistake {
-        let bad = mistake.bad_line()?;
         let done = if mistake == Mistake::Pfc {
             burst(&mut t, &connected, memory)?
         } else {
             post(&mut t, mistake == Mistake::Rnr)?
         };
-        drop(bad);
         if done.status == Status::Success && !mistake.statuses().contains(&Status::Success) {
             bail!("the request succeeded in spite of the mistake");
         }
@@ -882,6 +898,20 @@ mod tests {
         let text = parameter("GID", "fe80::1\x1b]0;title\x07\n[12] done", "its address");
         assert_eq!(text.lines().count(), 2, "{text:?}");
         assert!(text.contains("fe80::1?]0;title??[12] done\n"), "{text:?}");
+    }
+
+    #[test]
+    fn a_rule_that_drops_packets_replaces_an_earlier_one_and_expires() {
+        for mistake in Mistake::ALL {
+            let Some(rules) = mistake.rules() else {
+                continue;
+            };
+            let begin = "add table inet ulp_steps; delete table inet ulp_steps; add table inet";
+            assert!(rules.starts_with(begin), "{rules}");
+            assert!(rules.contains("4791 timeout 60s"), "{rules}");
+            assert!(rules.contains("udp dport @ports "), "{rules}");
+        }
+        assert!(Mistake::Loss.rules().is_some() && Mistake::Pfc.rules().is_some());
     }
 
     #[test]
