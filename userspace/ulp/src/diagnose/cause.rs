@@ -25,7 +25,7 @@ pub enum RetryCause {
     PeerDead,
     /// Pause frames stop the port, as in a PFC storm.
     Paused,
-    /// Small packets get through, packets of the queue pair's MTU do not.
+    /// Packets of the queue pair's MTU are larger than the port sends.
     Mtu,
     /// Some packets get through and others do not.
     Lossy,
@@ -191,7 +191,6 @@ pub struct Evidence {
     peer: Option<QpReport>,
     gone: bool,
     small: Option<bool>,
-    large: Option<bool>,
     repeats: u64,
     pauses: u64,
 }
@@ -213,13 +212,6 @@ impl Evidence {
     /// path.
     pub fn small_echo(mut self, arrives: bool) -> Self {
         self.small = Some(arrives);
-        self
-    }
-
-    /// Sets whether the peer acknowledges packets of the failed queue pair's MTU to a new one.
-    #[cfg(test)]
-    pub fn large_echo(mut self, arrives: bool) -> Self {
-        self.large = Some(arrives);
         self
     }
 
@@ -269,14 +261,13 @@ impl Evidence {
 
     /// Returns what is wrong with the path, by the echo and the counters alone.
     pub fn path_fault(&self) -> Option<RetryCause> {
-        match (self.small, self.large) {
+        match self.small {
             // Pause frames are no fault of a path that works.
-            (small, _) if self.pauses > 0 && (small == Some(false) || self.repeats > 0) => {
+            small if self.pauses > 0 && (small == Some(false) || self.repeats > 0) => {
                 Some(RetryCause::Paused)
             }
-            (Some(true), _) if self.repeats > 0 => Some(RetryCause::Lossy),
-            (Some(true), Some(false)) => Some(RetryCause::Mtu),
-            (Some(false), _) => Some(RetryCause::Blocked),
+            Some(true) if self.repeats > 0 => Some(RetryCause::Lossy),
+            Some(false) => Some(RetryCause::Blocked),
             _ => None,
         }
     }
@@ -354,7 +345,6 @@ mod tests {
             (works.pauses(9), None),
             (works.repeats(1), Some(RetryCause::Lossy)),
             (works.peer(good), Some(RetryCause::Lossy)),
-            (works.large_echo(false), Some(RetryCause::Mtu)),
             (
                 Evidence::default().small_echo(false),
                 Some(RetryCause::Blocked),
