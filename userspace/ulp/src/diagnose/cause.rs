@@ -34,44 +34,54 @@ pub enum RetryCause {
 }
 
 impl RetryCause {
-    /// Returns what is wrong, and what to do about it.
-    pub fn texts(self) -> (&'static str, &'static str) {
+    /// Returns the check that fails by it, what is wrong, and what to do about it. `{0}` in a text is
+    /// the network interface.
+    pub fn texts(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::PortDown => (
+                "port",
                 "the local port carries no traffic",
                 "bring its network interface up, and connect its cable",
             ),
             Self::WrongGid => (
+                "gid_pair",
                 "wrong GID: one end sends from or to an address that is not the other's",
                 "`ulp gids` lists the GIDs of each end, and QpBuilder::gid() sets one; connect anew when addresses have changed",
             ),
             Self::WrongNumber => (
+                "number",
                 "wrong number: one end sends to another queue pair than that of the other end",
                 "exchange the endpoints anew for each connection, as connect_tcp() and connect_cm() do",
             ),
             Self::WrongPsn => (
+                "psn",
                 "wrong PSN: the peer expects other packet numbers than this end sends",
                 "rq_psn of each end is sq_psn of the other; never reuse an Endpoint of an earlier queue pair",
             ),
             Self::PeerDead => (
+                "peer_queue",
                 "the peer is dead: its queue pair is gone or in error",
                 "look at the peer's program and its completions, and connect to it anew",
             ),
             Self::Paused => (
+                "pause_frames",
                 "pause frames stop the port: congestion, or a PFC storm",
                 "find the port that sends them, with `ulp counters` and the counters of the switches",
             ),
             Self::Mtu => (
+                "large",
                 "packets of the queue pair's MTU do not get through, smaller ones do",
                 "take a smaller QpBuilder::mtu(), or raise the MTU of the interfaces on the way",
             ),
             Self::Lossy => (
+                "loss",
                 "the path loses packets",
                 "look for drops in the counters of ports and switches; turn on PFC or ECN, or lower the load",
             ),
             Self::Blocked => (
-                "RoCE v2 packets do not get through",
-                "let UDP port 4791 through the firewalls of both hosts and between them; look with ulp sniff at both ends",
+                "packets",
+                "the peer answers by TCP, but not by RoCE v2: UDP port 4791 does not get through",
+                "at both ends, and between them: nft list ruleset; nft insert rule inet filter input udp dport 4791 accept (firewall-cmd --add-port=4791/udp); to see where packets end: ulp sniff {0}",
             ),
         }
     }

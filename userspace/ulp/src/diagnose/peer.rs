@@ -320,35 +320,8 @@ fn unanswered(cause: Option<RetryCause>, netdev: &str, found: &mut Findings) -> 
             say!(found, "ulp counters --watch 1 --nonzero at both ends"),
         );
     };
-    let (check, cure) = match cause {
-        RetryCause::PortDown => ("port", None),
-        RetryCause::WrongGid => ("gid_pair", None),
-        RetryCause::WrongNumber => ("number", None),
-        RetryCause::WrongPsn => ("psn", None),
-        RetryCause::PeerDead => ("peer_queue", None),
-        RetryCause::Paused => ("pause_frames", None),
-        RetryCause::Lossy => ("loss", None),
-        RetryCause::Mtu => ("large", None),
-        RetryCause::Blocked => (
-            "packets",
-            Some(say!(
-                found,
-                "at both ends, and between them: nft list ruleset; nft insert rule inet filter input udp dport 4791 \
-                 accept (firewall-cmd --add-port=4791/udp); to see where packets end: ulp sniff {0}",
-                netdev
-            )),
-        ),
-    };
-    let what = match cause {
-        RetryCause::Blocked => {
-            say!(
-                found,
-                "the peer answers by TCP, but not by RoCE v2: UDP port 4791 does not get through"
-            )
-        }
-        cause => found.say(cause.texts().0, &[]),
-    };
-    let cure = cure.unwrap_or_else(|| found.say(cause.texts().1, &[]));
+    let (check, what, cure) = cause.texts();
+    let (what, cure) = (found.say(what, &[]), found.say(cure, &[&netdev]));
     found.fail(check, what, cure)
 }
 

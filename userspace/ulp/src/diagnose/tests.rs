@@ -52,8 +52,9 @@ fn others() -> BTreeSet<String> {
         RetryCause::Paused,
         RetryCause::Mtu,
         RetryCause::Lossy,
+        RetryCause::Blocked,
     ] {
-        let (what, cure) = cause.texts();
+        let (_, what, cure) = cause.texts();
         texts.extend([what, cure].map(str::to_owned));
     }
     texts
