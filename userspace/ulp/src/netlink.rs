@@ -238,6 +238,7 @@ pub fn port_interface(device: u32, port: u32) -> Result<Option<String>> {
 }
 
 /// A queue pair as the RDMA core lists it.
+#[derive(Default)]
 pub struct QpEntry {
     pub number: u32,
     pub peer: Option<u32>,

@@ -5,7 +5,7 @@
 
 use crate::netlink::{self, ResourceKind};
 use crate::output::{self, FormatArgs};
-use crate::show::Filter;
+use crate::show::{self, Filter};
 use crate::system;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -45,11 +45,10 @@ struct Owner {
 
 impl Owner {
     fn cells(&self) -> Vec<String> {
-        let module = self.module.as_ref().map(|module| format!("[{module}]"));
         let mut cells = vec![
             self.device.clone(),
             output::or_dash(self.pid),
-            output::or_dash(self.program.clone().or(module)),
+            show::program_or_module(self.program.as_ref(), self.module.as_ref()),
         ];
         let count = |kind: &ResourceKind| self.objects.get(kind.name).copied().unwrap_or(0);
         cells.extend(

@@ -6,9 +6,10 @@
 //! All but `events` work without the module `rust_ulp`, and show more with it.
 
 use crate::args::{duration, DeviceArg};
+use crate::netlink::{self, QpEntry};
 use crate::output::{self, answer, interrupts, or_dash, FormatArgs};
 use crate::rdma::{self, GidEntry, RdmaDevice};
-use crate::{netlink, system};
+use crate::system::{self, FileQp, UlpFile};
 use anyhow::{Context, Result};
 use clap::Args;
 use rust_ulp::device::DeviceEntry;
@@ -38,6 +39,12 @@ impl Filter {
 /// Returns a word as the RDMA tools print it.
 pub fn upper(word: &str) -> String {
     word.to_uppercase()
+}
+
+/// Returns what owns an object: the name of a process, or of a kernel module in brackets.
+pub fn program_or_module(program: Option<&String>, module: Option<&String>) -> String {
+    let module = || module.map(|module| format!("[{module}]"));
+    or_dash(program.cloned().or_else(module))
 }
 
 // --- devices ----------------------------------------------------------------------
@@ -707,7 +714,7 @@ pub struct Qps {
 }
 
 /// `enum ib_qp_type`.
-pub const QP_TYPES: &[&str] = &[
+const QP_TYPES: &[&str] = &[
     "smi",
     "gsi",
     "rc",
@@ -721,7 +728,7 @@ pub const QP_TYPES: &[&str] = &[
     "xrc_tgt",
 ];
 /// `enum ib_qp_state`.
-pub const QP_STATES: &[&str] = &[
+const QP_STATES: &[&str] = &[
     "reset", "init", "rtr", "rts", "sqd", "sqe", "err", "unknown",
 ];
 
@@ -731,32 +738,52 @@ pub struct QpList {
     queue_pairs: Vec<QpRow>,
 }
 
+/// A queue pair, as `ulp qp` and `ulp top` show it.
 #[derive(Serialize, JsonSchema)]
-struct QpRow {
-    device: String,
-    qp_num: u32,
+pub struct QpRow {
+    pub device: String,
+    pub qp_num: u32,
     #[schemars(extend("enum" = QP_TYPES))]
-    r#type: &'static str,
+    pub r#type: &'static str,
     #[schemars(extend("enum" = QP_STATES))]
-    state: &'static str,
-    dest_qp_num: Option<u32>,
-    rq_psn: Option<u32>,
-    sq_psn: Option<u32>,
+    pub state: &'static str,
+    pub dest_qp_num: Option<u32>,
+    pub rq_psn: Option<u32>,
+    pub sq_psn: Option<u32>,
     /// Outstanding send requests; known for queue pairs of /dev/rust_ulp.
-    sends: Option<u32>,
+    pub sends: Option<u32>,
     /// Outstanding receives; known for queue pairs of /dev/rust_ulp.
-    recvs: Option<u32>,
+    pub recvs: Option<u32>,
     /// The process that owns the queue pair.
-    pid: Option<u32>,
+    pub pid: Option<u32>,
     /// The name of that process.
-    program: Option<String>,
+    pub program: Option<String>,
     /// The kernel module that created the queue pair.
-    module: Option<String>,
+    pub module: Option<String>,
 }
 
 impl QpRow {
+    /// Describes a queue pair of `device`. `owner` is what fdinfo tells of it.
+    pub fn new(device: &str, qp: &QpEntry, owner: Option<(&UlpFile, &FileQp)>) -> Self {
+        let pid = owner.and_then(|(file, _)| file.pids.first().copied());
+        let pid = pid.or(qp.pid);
+        Self {
+            device: device.to_owned(),
+            qp_num: qp.number,
+            r#type: rdma::word(QP_TYPES, qp.kind.into()),
+            state: rdma::word(QP_STATES, qp.state.into()),
+            dest_qp_num: qp.peer,
+            rq_psn: qp.rq_psn,
+            sq_psn: qp.sq_psn,
+            sends: owner.map(|(_, qp)| qp.sends),
+            recvs: owner.map(|(_, qp)| qp.receives),
+            pid,
+            program: pid.and_then(system::program),
+            module: qp.module.clone(),
+        }
+    }
+
     fn cells(&self) -> Vec<String> {
-        let module = self.module.as_ref().map(|module| format!("[{module}]"));
         vec![
             self.device.clone(),
             self.qp_num.to_string(),
@@ -768,7 +795,7 @@ impl QpRow {
             or_dash(self.sends),
             or_dash(self.recvs),
             or_dash(self.pid),
-            or_dash(self.program.clone().or(module)),
+            program_or_module(self.program.as_ref(), self.module.as_ref()),
         ]
     }
 }
@@ -781,27 +808,11 @@ impl Qps {
             let qps = netlink::queue_pairs(device.index)
                 .with_context(|| format!("listing the queue pairs of {}", device.name))?;
             for qp in qps {
-                let owner = system::owner(&files, &device.name, qp.number);
                 if self.ours && qp.module.as_deref() != Some("rust_ulp") {
                     continue;
                 }
-                let pid = owner
-                    .and_then(|(file, _)| file.pids.first().copied())
-                    .or(qp.pid);
-                queue_pairs.push(QpRow {
-                    device: device.name.clone(),
-                    qp_num: qp.number,
-                    r#type: rdma::word(QP_TYPES, qp.kind.into()),
-                    state: rdma::word(QP_STATES, qp.state.into()),
-                    dest_qp_num: qp.peer,
-                    rq_psn: qp.rq_psn,
-                    sq_psn: qp.sq_psn,
-                    sends: owner.map(|(_, qp)| qp.sends),
-                    recvs: owner.map(|(_, qp)| qp.receives),
-                    pid,
-                    program: pid.and_then(system::program),
-                    module: qp.module,
-                });
+                let owner = system::owner(&files, &device.name, qp.number);
+                queue_pairs.push(QpRow::new(&device.name, &qp, owner));
             }
         }
         let list = QpList { queue_pairs };

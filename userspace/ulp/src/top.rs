@@ -13,7 +13,7 @@ mod screen;
 use crate::args::duration;
 use crate::output::{self, interrupts, or_dash, FormatArgs};
 use crate::rdma::{self, RdmaDevice};
-use crate::show::{trouble, upper, Filter, QP_STATES, QP_TYPES, RETRIES};
+use crate::show::{self, trouble, upper, Filter, RETRIES};
 use crate::system::{self, FileQp, QueueCounters, UlpFile};
 use crate::{netlink, output::Usage};
 use anyhow::{bail, Context, Result};
@@ -95,17 +95,8 @@ struct DeviceRow {
 
 #[derive(Serialize, JsonSchema)]
 struct QpRow {
-    device: String,
-    qp_num: u32,
-    #[schemars(extend("enum" = QP_TYPES))]
-    r#type: &'static str,
-    #[schemars(extend("enum" = QP_STATES))]
-    state: &'static str,
-    dest_qp_num: Option<u32>,
-    pid: Option<u32>,
-    program: Option<String>,
-    /// The kernel module that created the queue pair.
-    module: Option<String>,
+    #[serde(flatten)]
+    qp: show::QpRow,
     /// What fdinfo tells; null for queue pairs of others, and for files that this user may not
     /// inspect.
     counters: Option<QpCounters>,
@@ -293,20 +284,8 @@ impl Top {
                         .map(|(_, qp)| qp);
                     QpCounters::new(file, known, before, interval_s)
                 });
-                let pid = owner
-                    .and_then(|(file, _)| file.pids.first().copied())
-                    .or(qp.pid);
-                queue_pairs.push(QpRow {
-                    device: device.clone(),
-                    qp_num: qp.number,
-                    r#type: rdma::word(QP_TYPES, qp.kind.into()),
-                    state: rdma::word(QP_STATES, qp.state.into()),
-                    dest_qp_num: qp.peer,
-                    pid,
-                    program: pid.and_then(system::program),
-                    module: qp.module.clone(),
-                    counters,
-                });
+                let qp = show::QpRow::new(device, qp, owner);
+                queue_pairs.push(QpRow { qp, counters });
             }
         }
         let known = |file: &&UlpFile| {
@@ -336,7 +315,7 @@ impl Top {
         self.queue_pairs.sort_by(|a, b| {
             let order = column.compare(a, b);
             let order = if reverse { order.reverse() } else { order };
-            order.then_with(|| (&a.device, a.qp_num).cmp(&(&b.device, b.qp_num)))
+            order.then_with(|| (&a.qp.device, a.qp.qp_num).cmp(&(&b.qp.device, b.qp.qp_num)))
         });
     }
 
@@ -384,15 +363,15 @@ impl Column {
             get(b).total_cmp(&get(a))
         };
         match self {
-            Self::Device => a.device.cmp(&b.device),
-            Self::Qpn => a.qp_num.cmp(&b.qp_num),
-            Self::State => a.state.cmp(b.state),
+            Self::Device => a.qp.device.cmp(&b.qp.device),
+            Self::Qpn => a.qp.qp_num.cmp(&b.qp.qp_num),
+            Self::State => a.qp.state.cmp(b.qp.state),
             Self::InFlight => number(|c| f64::from(c.sends) + f64::from(c.recvs)),
             Self::Sends => number(|c| c.sends_per_s),
             Self::Bytes => number(|c| c.send_bytes_per_s + c.recv_bytes_per_s),
             Self::Errors => number(|c| c.errors.values().sum::<u64>() as f64),
-            Self::Pid => a.pid.cmp(&b.pid),
-            Self::Program => a.program.cmp(&b.program),
+            Self::Pid => a.qp.pid.cmp(&b.qp.pid),
+            Self::Program => a.qp.program.cmp(&b.qp.program),
         }
     }
 }
@@ -468,13 +447,13 @@ impl QpRow {
     fn cells(&self) -> Vec<String> {
         let counters = self.counters.as_ref();
         let of = |get: fn(&QpCounters) -> String| or_dash(counters.map(get));
-        let module = self.module.as_ref().map(|module| format!("[{module}]"));
+        let qp = &self.qp;
         vec![
-            self.device.clone(),
-            self.qp_num.to_string(),
-            upper(self.r#type),
-            upper(self.state),
-            or_dash(self.dest_qp_num),
+            qp.device.clone(),
+            qp.qp_num.to_string(),
+            upper(qp.r#type),
+            upper(qp.state),
+            or_dash(qp.dest_qp_num),
             of(|c| c.sends.to_string()),
             of(|c| c.recvs.to_string()),
             of(|c| per_second(c.sends_per_s)),
@@ -483,8 +462,8 @@ impl QpRow {
             of(|c| per_second(c.recv_bytes_per_s)),
             of(|c| c.posted_sends.to_string()),
             or_dash(counters.and_then(|c| Some(c.latency.as_ref()?.p99_us))),
-            or_dash(self.pid),
-            or_dash(self.program.clone().or(module)),
+            or_dash(qp.pid),
+            show::program_or_module(qp.program.as_ref(), qp.module.as_ref()),
             of(|c| counts(&c.errors)),
         ]
     }
@@ -577,17 +556,9 @@ mod tests {
             send_bytes_per_s: bytes,
             ..QpCounters::new(&UlpFile::default(), &qp, None, 1.0)
         });
-        QpRow {
-            device: "rxe0".to_owned(),
-            qp_num,
-            r#type: "rc",
-            state: "rts",
-            dest_qp_num: None,
-            pid: None,
-            program: Some(program.to_owned()),
-            module: None,
-            counters,
-        }
+        let mut qp = show::QpRow::new("rxe0", &netlink::QpEntry::default(), None);
+        (qp.qp_num, qp.program) = (qp_num, Some(program.to_owned()));
+        QpRow { qp, counters }
     }
 
     #[test]
@@ -604,7 +575,7 @@ mod tests {
         };
         let mut order = |column, reverse| {
             top.arrange("", column, reverse);
-            let numbers: Vec<_> = top.queue_pairs.iter().map(|row| row.qp_num).collect();
+            let numbers: Vec<_> = top.queue_pairs.iter().map(|row| row.qp.qp_num).collect();
             numbers
         };
         assert_eq!(order(Column::Bytes, false), [2, 1, 3]);
