@@ -165,10 +165,22 @@ pub fn write(out: &mut impl Write, bytes: &[u8]) -> Result<()> {
 
 /// Formats columns under their heads, without lines.
 pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    padded_table((1, 1), head, rows)
+}
+
+/// Formats columns as [`table`], with so many blanks before and after each cell.
+pub fn padded_table(
+    padding: (u16, u16),
+    head: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(head);
     let cells = |row: Vec<String>| row.iter().map(|cell| printable(cell)).collect::<Vec<_>>();
     table.add_rows(rows.into_iter().map(cells));
+    for column in table.column_iter_mut() {
+        column.set_padding(padding);
+    }
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     lines.join("\n")

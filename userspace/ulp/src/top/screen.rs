@@ -3,7 +3,7 @@
 //! The view of `ulp top` in a terminal.
 
 use super::{Column, Reading, Table, Top, TopArgs};
-use crate::output::{interrupts, printable};
+use crate::output::{self, interrupts};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use crossterm::cursor::{Hide, MoveTo, Show};
@@ -100,23 +100,11 @@ type Line = (bool, String);
 /// Appends a table: its title, its head, and as many of its rows as `height` lines have room for.
 /// Each column is as wide as its longest cell.
 fn add_table(lines: &mut Vec<Line>, (title, head, rows): &Table, first: usize, height: usize) {
-    let rows = rows.iter().skip(first);
-    let width = |(column, name): (usize, &&str)| {
-        let cells = rows.clone().filter_map(|row| row.get(column));
-        let longest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-        longest.max(name.len())
-    };
-    let widths: Vec<usize> = head.iter().enumerate().map(width).collect();
-    let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let cells = cells.zip(&widths);
-        let padded = cells.map(|(cell, width)| format!("{:width$}", printable(cell)));
-        padded.collect::<Vec<_>>().join(" ")
-    };
-    let rule = format!("{title:─<500}");
-    let names = line(&mut head.iter().copied());
-    let rows = rows.map(|row| (false, line(&mut row.iter().map(String::as_str))));
-    let all = [(false, rule), (true, names)].into_iter().chain(rows);
-    lines.extend(all.take(height));
+    let rule = (false, format!("{title:─<500}"));
+    let table = output::padded_table((0, 1), head, rows.iter().skip(first).cloned());
+    let texts = table.lines().enumerate();
+    let texts = texts.map(|(number, text)| (number == 0, text.to_owned()));
+    lines.extend(std::iter::once(rule).chain(texts).take(height));
 }
 
 /// Returns the lines of a screen of `height` lines. The queue pairs have what the other tables leave
