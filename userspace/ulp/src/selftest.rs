@@ -12,7 +12,7 @@ use crate::rdma::{self, RdmaDevice};
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use rust_ulp::memory::PageSize;
-use rust_ulp::qp::Rc;
+use rust_ulp::qp::{QpBuilder, Rc};
 use rust_ulp::wr::{FetchAdd, Read, Recv, Send, WrOpcode, Write};
 use rust_ulp::{Access, Buffer, Cq, Device, Error, Grant, Pd, Qp, RemoteSlice, Status};
 use schemars::JsonSchema;
@@ -171,8 +171,12 @@ impl Ends {
     }
 
     fn pair(&self) -> Result<(Qp<Rc>, Qp<Rc>)> {
+        self.connect(self.to.pd.qp_builder(&self.to.cq))
+    }
+
+    fn connect(&self, to: QpBuilder<Rc>) -> Result<(Qp<Rc>, Qp<Rc>)> {
         let from = self.from.pd.qp_builder::<Rc>(&self.from.cq).build()?;
-        let to = self.to.pd.qp_builder::<Rc>(&self.to.cq).build()?;
+        let to = to.build()?;
         let (here, there) = (from.endpoint(), to.endpoint());
         let from = from.connect(there).map_err(Error::from)?;
         Ok((from, to.connect(here).map_err(Error::from)?))
@@ -308,11 +312,7 @@ impl Ends {
 
     fn shared_receives(self) -> Result<String> {
         let srq = self.to.pd.srq_builder(&self.to.cq).build()?;
-        let from = self.from.pd.qp_builder::<Rc>(&self.from.cq).build()?;
-        let to = self.to.pd.qp_builder::<Rc>(&self.to.cq).srq(&srq).build()?;
-        let (here, there) = (from.endpoint(), to.endpoint());
-        let from = from.connect(there).map_err(Error::from)?;
-        let to = to.connect(here).map_err(Error::from)?;
+        let (from, to) = self.connect(self.to.pd.qp_builder(&self.to.cq).srq(&srq))?;
         srq.post_recv(Recv::new(self.to.buffer.slice(..64)?))?;
         from.post(Send::new(self.from.buffer.slice(..64)?))?;
         self.from.done()?;
