@@ -326,13 +326,8 @@ fn parameter(name: &str, value: impl Display, meaning: &str) -> String {
 /// The message that each end sends.
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {
-    qp_num: u32,
-    psn: u32,
-    gid: String,
-    mtu: u8,
-    addr: u64,
-    len: u64,
-    rkey: u32,
+    end: Endpoint,
+    memory: RemoteSlice,
     rounds: u32,
     mistake: Option<Mistake>,
     quiet: bool,
@@ -461,36 +456,24 @@ impl End {
     }
 
     fn hello(&self, rounds: u32, mistake: Option<Mistake>) -> Hello {
-        let (here, remote) = (self.qp.endpoint(), self.grant.remote());
+        let mut end = self.qp.endpoint();
+        end.gid = self.gid;
         Hello {
-            qp_num: here.qp_num,
-            psn: here.psn,
-            gid: self.gid.to_string(),
-            mtu: here.mtu as u8,
-            addr: remote.addr(),
-            len: remote.len(),
-            rkey: remote.rkey(),
+            end,
+            memory: self.grant.remote(),
             rounds,
             mistake,
             quiet: self.teller.quiet,
         }
     }
 
-    fn told(&self, hello: &Hello) -> Result<(Endpoint, RemoteSlice)> {
-        let t = &self.teller;
-        let qp_num = hello.qp_num;
-        t.value("qp_num, psn", format!("{qp_num}, {:#x}", hello.psn))?;
-        t.explained("GID", &hello.gid, t.lang.text(TEXTS, "peer GID"))?;
-        t.value(
-            "rkey, addr, len",
-            format!("{:#x}, {:#x}, {}", hello.rkey, hello.addr, hello.len),
-        )?;
-        let mtu = Mtu::from_code(hello.mtu).context("the peer sent an invalid MTU")?;
-        let gid = hello.gid.parse().context("the peer sent an invalid GID")?;
-        Ok((
-            Endpoint::new(hello.qp_num, hello.psn, gid, mtu),
-            RemoteSlice::new(hello.addr, hello.len, hello.rkey)?,
-        ))
+    /// Prints what the peer says of its end.
+    fn told(&self, hello: &Hello) -> Result<()> {
+        let (t, end, memory) = (&self.teller, hello.end, hello.memory);
+        t.value("qp_num, psn", format!("{}, {:#x}", end.qp_num, end.psn))?;
+        t.explained("GID", end.gid, t.lang.text(TEXTS, "peer GID"))?;
+        let (rkey, addr, len) = (memory.rkey(), memory.addr(), memory.len());
+        t.value("rkey, addr, len", format!("{rkey:#x}, {addr:#x}, {len}"))
     }
 
     /// Fails to move the queue pair to RTR, by a source GID of another family than the peer's, and
@@ -716,14 +699,14 @@ fn server(listen: &str, common: &Common) -> Result<()> {
     let theirs = tcp.receive()?;
     let mistake = theirs.mistake;
     end.teller.quiet = theirs.quiet;
-    let (peer, _) = end.told(&theirs)?;
+    end.told(&theirs)?;
     tcp.send(&end.hello(0, None))?;
     if mistake != Some(Mistake::Rnr) {
         end.teller.step("recv", "ibv_post_recv")?;
         end.qp
             .post_recv(Recv::new(end.buffer.slice(LEN / 2..)?).wr_id(1))?;
     }
-    let (connected, mut t) = end.connect(&peer, mistake, false)?;
+    let (connected, mut t) = end.connect(&theirs.end, mistake, false)?;
     if let Some(mistake) = mistake {
         if mistake == Mistake::Timeout {
             drop(connected.qp);
@@ -793,7 +776,9 @@ fn client(
     let advice = "is `ulp steps serve` running there?";
     let tcp = Tcp(wire::dial(host, None, wire::CONNECT_TIMEOUT, advice)?);
     tcp.send(&end.hello(data.rounds, mistake))?;
-    let (peer, mut memory) = end.told(&tcp.receive()?)?;
+    let theirs = tcp.receive()?;
+    end.told(&theirs)?;
+    let (peer, mut memory) = (theirs.end, theirs.memory);
     if mistake == Some(Mistake::Rkey) {
         memory = RemoteSlice::new(memory.addr(), memory.len(), memory.rkey() ^ 0x5a)?;
     }
