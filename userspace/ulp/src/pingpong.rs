@@ -15,17 +15,16 @@
 mod cm;
 
 use crate::args::{address, default_port, size_in, size_u32, DeviceArg};
+use crate::bench::qp::{Alone, Connected, Prepared};
 use crate::listen::{Listener, PATIENCE};
 use crate::output::{answer, interrupts, FormatArgs, Usage};
 use crate::wire;
 use anyhow::{ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use nix::unistd::{sysconf, SysconfVar};
-use rust_ulp::qp::{Connected, QpBuilder, Rc, Transport, Uc, Ud};
+use rust_ulp::qp::{QpBuilder, Rc, Transport, Uc, Ud};
 use rust_ulp::wr::{Recv, Send, SendTo};
-use rust_ulp::{
-    Buffer, Completion, Cq, Device, Endpoint, Error, Gid, Grh, Mtu, Opcode, Pd, PreparedQp, Qp, Srq,
-};
+use rust_ulp::{Buffer, Completion, Cq, Device, Endpoint, Error, Gid, Grh, Mtu, Opcode, Pd, Srq};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::io::{Read, Write};
@@ -171,52 +170,29 @@ fn parse(line: &[u8], mtu: Mtu) -> Option<Endpoint> {
 }
 
 /// A queue pair that sends messages to one peer.
-trait Player {
-    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::error::Result<()>;
-    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::error::Result<()>;
+struct Player {
+    qp: Connected,
+    /// Where it takes its receives from, if it shares them.
+    srq: Option<Srq>,
 }
 
-impl<T: Connected> Player for Qp<T>
-where
-    for<'a> Send<'a>: rust_ulp::wr::Post<'a, T>,
-{
+impl Player {
     fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::error::Result<()> {
-        self.post(Send::new(buffer.slice(..len)?))
+        let message = buffer.slice(..len)?;
+        match &self.qp {
+            Connected::Rc(qp) => qp.post(Send::new(message)),
+            Connected::Uc(qp) => qp.post(Send::new(message)),
+            Connected::Ud(qp, to) => qp.post(SendTo::new(message, to)),
+        }
     }
 
     fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::error::Result<()> {
-        Qp::post_recv(self, recv)
-    }
-}
-
-/// One of several queue pairs with the same receives.
-struct Shared {
-    qp: Qp<Rc>,
-    srq: Srq,
-}
-
-impl Player for Shared {
-    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::error::Result<()> {
-        self.qp.post(Send::new(buffer.slice(..len)?))
-    }
-
-    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::error::Result<()> {
-        self.srq.post_recv(recv)
-    }
-}
-
-struct Datagrams {
-    qp: Qp<Ud>,
-    to: rust_ulp::Destination,
-}
-
-impl Player for Datagrams {
-    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::error::Result<()> {
-        self.qp.post(SendTo::new(buffer.slice(..len)?, &self.to))
-    }
-
-    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::error::Result<()> {
-        self.qp.post_recv(recv)
+        match (&self.srq, &self.qp) {
+            (Some(srq), _) => srq.post_recv(recv),
+            (None, Connected::Rc(qp)) => qp.post_recv(recv),
+            (None, Connected::Uc(qp)) => qp.post_recv(recv),
+            (None, Connected::Ud(qp, _)) => qp.post_recv(recv),
+        }
     }
 }
 
@@ -290,12 +266,6 @@ struct Parts<'a> {
     meeting: Meeting,
 }
 
-impl Parts<'_> {
-    fn receives(&self) -> impl Iterator<Item = rust_ulp::error::Result<Recv<'_>>> {
-        (0..self.memory.depth).map(|slot| self.memory.recv(slot))
-    }
-}
-
 impl Pingpong {
     fn meet(&self, device: &Device, stop: &AtomicBool) -> Result<Meeting> {
         if let Some(host) = &self.host {
@@ -358,20 +328,68 @@ impl Pingpong {
         Ok(player)
     }
 
-    fn build<T: Transport>(
+    fn builder<T: Transport>(
         &self,
-        port: u32,
-        builder: QpBuilder<T>,
-    ) -> rust_ulp::error::Result<PreparedQp<T>> {
+        parts: &Parts<'_>,
+        srq: Option<&Srq>,
+        index: u32,
+    ) -> QpBuilder<T> {
+        let builder = parts.pd.qp_builder::<T>(parts.cq);
+        let builder = builder.max_recv_wr(self.rx_depth).user_data(index.into());
+        let builder = match srq {
+            Some(srq) => builder.srq(srq),
+            None => builder,
+        };
         match self.gid_index {
-            Some(index) => builder.gid(port, index).build(),
-            None => builder.build(),
+            Some(gid) => builder.gid(parts.port, gid),
+            None => builder,
         }
+    }
+
+    /// Creates queue pair number `index`.
+    fn prepare(&self, parts: &Parts<'_>, srq: Option<&Srq>, index: u32) -> Result<Prepared> {
+        Ok(match self.kind {
+            Kind::Rc | Kind::Srq | Kind::Cm => {
+                let builder = self.builder::<Rc>(parts, srq, index);
+                Prepared::Rc(builder.mtu(self.mtu()).build()?)
+            }
+            Kind::Uc => {
+                let builder = self.builder::<Uc>(parts, srq, index);
+                Prepared::Uc(builder.mtu(self.mtu()).build()?)
+            }
+            Kind::Ud => Prepared::Ud(self.builder::<Ud>(parts, srq, index).build()?),
+        })
+    }
+
+    /// Meets the peer, and connects all queue pairs.
+    fn connect(&self, parts: &mut Parts<'_>) -> Result<Vec<Player>> {
+        let srq = parts.pd.srq_builder(parts.cq).max_wr(self.rx_depth);
+        let srq = (self.kind == Kind::Srq).then(|| srq.build()).transpose()?;
+        let count = srq.as_ref().map_or(1, |_| self.num_qp);
+        let prepared = (0..count).map(|index| self.prepare(parts, srq.as_ref(), index));
+        let prepared = prepared.collect::<Result<Vec<_>>>()?;
+        for slot in 0..parts.memory.depth {
+            let recv = parts.memory.recv(slot)?;
+            match (&srq, prepared.first()) {
+                (Some(srq), _) => srq.post_recv(recv)?,
+                (None, Some(qp)) => qp.push(&mut Alone, recv)?,
+                (None, None) => {}
+            }
+        }
+        let here: Vec<_> = prepared.iter().map(Prepared::endpoint).collect();
+        self.exchange(&mut parts.meeting, &here, |peers| {
+            let pairs = prepared.into_iter().zip(peers);
+            let players = pairs.map(|(qp, peer)| {
+                let (qp, srq) = (qp.connect(peer)?, srq.clone());
+                Ok(Player { qp, srq })
+            });
+            players.collect()
+        })
     }
 
     fn play(
         &self,
-        players: &[Box<dyn Player>],
+        players: &[Player],
         memory: &Memory,
         cq: &Cq,
         first: bool,
@@ -431,63 +449,6 @@ impl Pingpong {
         Ok((received.min(self.iters), wrong))
     }
 
-    /// Meets the peer and connects one queue pair.
-    fn one<T: Connected>(&self, parts: &mut Parts<'_>) -> Result<Vec<Box<dyn Player>>>
-    where
-        for<'a> Send<'a>: rust_ulp::wr::Post<'a, T>,
-    {
-        let builder = parts.pd.qp_builder::<T>(parts.cq);
-        let qp = self.build(
-            parts.port,
-            builder.max_recv_wr(self.rx_depth).mtu(self.mtu()),
-        )?;
-        parts.receives().try_for_each(|recv| qp.post_recv(recv?))?;
-        let here = [qp.endpoint()];
-        self.exchange(&mut parts.meeting, &here, |peers| {
-            let peer = peers.into_iter().next().context("no address")?;
-            Ok(vec![Box::new(qp.connect(peer)?) as Box<dyn Player>])
-        })
-    }
-
-    /// Meets the peer and connects queue pairs with a shared receive queue.
-    fn shared(&self, parts: &mut Parts<'_>) -> Result<Vec<Box<dyn Player>>> {
-        let srq = parts
-            .pd
-            .srq_builder(parts.cq)
-            .max_wr(self.rx_depth)
-            .build()?;
-        parts.receives().try_for_each(|recv| srq.post_recv(recv?))?;
-        let prepared = (0..self.num_qp).map(|index| {
-            let builder = parts.pd.qp_builder::<Rc>(parts.cq).srq(&srq);
-            self.build(parts.port, builder.user_data(index.into()).mtu(self.mtu()))
-        });
-        let prepared = prepared.collect::<rust_ulp::error::Result<Vec<_>>>()?;
-        let here: Vec<_> = prepared.iter().map(PreparedQp::endpoint).collect();
-        self.exchange(&mut parts.meeting, &here, |peers| {
-            let pairs = prepared.into_iter().zip(peers);
-            let players = pairs.map(|(qp, peer)| -> Result<Box<dyn Player>> {
-                let (qp, srq) = (qp.connect(peer)?, srq.clone());
-                Ok(Box::new(Shared { qp, srq }))
-            });
-            players.collect()
-        })
-    }
-
-    /// Meets the peer with a queue pair for datagrams.
-    fn datagrams(&self, parts: &mut Parts<'_>) -> Result<Vec<Box<dyn Player>>> {
-        let builder = parts.pd.qp_builder::<Ud>(parts.cq);
-        let qp = self.build(parts.port, builder.max_recv_wr(self.rx_depth))?;
-        parts.receives().try_for_each(|recv| qp.post_recv(recv?))?;
-        let here = [qp.endpoint()];
-        self.exchange(&mut parts.meeting, &here, |peers| {
-            let peer = peers.into_iter().next().context("no address")?;
-            let qp = qp.ready()?;
-            let to = qp.address(&peer)?;
-            let to = to.queue_pair(peer.qp_num, Ud::DEFAULT_QKEY);
-            Ok(vec![Box::new(Datagrams { qp, to }) as Box<dyn Player>])
-        })
-    }
-
     fn port(&self) -> u16 {
         let default = if self.kind == Kind::Cm {
             cm::PORT
@@ -539,12 +500,7 @@ impl Pingpong {
             meeting: self.meet(&device, &stop)?,
         };
         let first = parts.meeting.first;
-        let players = match self.kind {
-            Kind::Rc => self.one::<Rc>(&mut parts)?,
-            Kind::Uc => self.one::<Uc>(&mut parts)?,
-            Kind::Ud => self.datagrams(&mut parts)?,
-            Kind::Srq | Kind::Cm => self.shared(&mut parts)?,
-        };
+        let players = self.connect(&mut parts)?;
         let begin = Instant::now();
         let (received, wrong) = self.play(&players, &memory, &cq, first, &stop)?;
         let seconds = begin.elapsed().as_secs_f64();

@@ -40,7 +40,7 @@ mod connect;
 mod end;
 mod loops;
 mod plot;
-mod qp;
+pub(crate) mod qp;
 mod register;
 mod server;
 mod stats;
