@@ -486,7 +486,7 @@ static int try(const struct test *test)
 		got = test->run();
 	if (!got && test->length)
 		got = move(test->opcode, test->length, test->offset,
-			   b.mr->rkey + test->key);
+			   wrapping_add(u32, b.mr->rkey, test->key));
 	return got;
 }
 

@@ -261,7 +261,7 @@ static void clean_cq(struct ib_cq *ib, struct hca_qp *qp)
 			continue;
 		}
 		free_entries(cqe);
-		if ((s32)(from - cq->shown) >= 0)
+		if ((s32)wrapping_sub(u32, from, cq->shown) >= 0)
 			hidden--;
 	}
 	cq->head = to;
