@@ -82,10 +82,11 @@ static int map_pinned(struct rust_ulp_h_dmabuf *buf,
 int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
 			     bool write)
 {
-	struct dma_buf_attach_ops *ops = kzalloc(sizeof(*ops), GFP_KERNEL);
 	struct dma_buf_attachment *attach;
+	struct dma_buf_attach_ops *ops;
 	int err;
 
+	ops = kzalloc(sizeof(*ops), GFP_KERNEL_ACCOUNT);
 	if (!ops)
 		return -ENOMEM;
 	ops->allow_peer2peer = true;

@@ -212,6 +212,7 @@ int rust_ulp_h_start(void)
 	if (cq_workers)
 		return 0;
 	kfree(owner);
+	owner = NULL;
 	return -ENOMEM;
 }
 
@@ -219,8 +220,9 @@ void rust_ulp_h_stop(void)
 {
 	destroy_workqueue(cq_workers);
 	cq_workers = NULL;
-	if (!owner_stays)
+	if (!READ_ONCE(owner_stays))
 		kfree(owner);
+	owner = NULL;
 }
 
 /* In two places, so that lockdep tells the two kinds of work apart. */

@@ -384,7 +384,8 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         // SAFETY: They run. No completion queue is left that would use them: no device has a client
-        // of this module any more.
+        // of this module any more. `Pd::drop` keeps the name for a domain that stays, and what is in
+        // that has the same.
         unsafe { bindings::rust_ulp_h_stop() };
     }
 }
