@@ -36,7 +36,8 @@ use crate::{
         gid::{
             Gid,
             GidType, //
-        }, //
+        },
+        silence::Late, //
     },
     trace::{
         self,
@@ -112,9 +113,9 @@ pub(crate) trait AttachedFile: Send + Sync {
 
     /// Disassociates the file from the device, whose gate is closed and has no guard. Sleeps.
     ///
-    /// `is_silent` is whether the device was waited for in vain, see [`rdma::srq::Silence`]: then it
-    /// is not waited for again. Returns the same.
-    fn disassociate(&self, is_silent: bool) -> bool;
+    /// `late` is what the device was waited for in vain, see [`rdma::silence::Silence`]: it is not
+    /// waited for that again. Returns the same.
+    fn disassociate(&self, late: Late) -> Late;
 }
 
 /// One device.
@@ -478,9 +479,9 @@ impl rdma::client::Client for Registry {
         let files = core::mem::take(&mut *data.files.lock());
         let count = files.len();
         // One wait in vain for a device that is going is enough for all files.
-        let mut is_silent = false;
+        let mut late = Late::default();
         for file in files.iter() {
-            is_silent = file.disassociate(is_silent);
+            late = file.disassociate(late);
         }
         drop(files);
         // Drops the last reference to the device.

@@ -48,7 +48,10 @@ use crate::{
             Charge,
             Resource, //
         },
-        silence::Silence, //
+        silence::{
+            Late,
+            Silence, //
+        }, //
     },
     trace::{
         self,
@@ -417,13 +420,11 @@ impl AttachedFile for UlpFile {
         self.events.wait.notify_all();
     }
 
-    fn disassociate(&self, is_silent: bool) -> bool {
-        if is_silent {
-            self.silence.note();
-        }
+    fn disassociate(&self, late: Late) -> Late {
+        self.silence.note(late);
         self.tear_down();
         drop(self.attached.lock().take());
         self.events.end();
-        self.silence.is_known()
+        self.silence.known()
     }
 }

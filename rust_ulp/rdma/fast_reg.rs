@@ -64,8 +64,8 @@ use kernel::{
 const LOOK_MS: Msecs = 100;
 /// How often it does so before its queue pair fails: no device takes twenty seconds.
 const LOOKS: u32 = 200;
-/// The same for a device that has taken longer than that, until it is in time.
-const LOOKS_AGAIN: u32 = 2;
+/// How often it does so when the last registration of the owner was late.
+const LOOKS_AGAIN: u32 = 10;
 
 /// A reliable queue pair that is connected to itself.
 struct Loop {
@@ -122,9 +122,8 @@ impl Loop {
         let mut looks = 0u32;
         loop {
             if let Some(status) = waiter.status_within(msecs_to_jiffies(LOOK_MS)) {
-                return (status, looks >= most);
+                return (status, looks > most);
             }
-            looks = looks.saturating_add(1);
             if looks == most {
                 let failed = Attributes {
                     qp_state: State::Err as u32,
@@ -134,6 +133,7 @@ impl Loop {
                 // If the driver refuses that, too, nothing else is left to do.
                 let _ = self.qp.modify(&failed, mask::STATE);
             }
+            looks = looks.saturating_add(1);
             self.qp.look();
         }
     }
@@ -209,10 +209,15 @@ impl FastRegQp {
                 break;
             };
             let waiter = waiter::post(Target::Send(&this.qp), operation, Data::None)?;
-            let was_late = self.silence.requests.load(Relaxed);
-            let most = if was_late { LOOKS_AGAIN } else { LOOKS };
+            let late = &self.silence.registrations;
+            let most = match late.load(Relaxed) {
+                true => LOOKS_AGAIN,
+                false => LOOKS,
+            };
             let (status, is_late) = this.status_of(&waiter, most);
-            self.silence.requests.store(is_late, Relaxed);
+            if is_late || status == bindings::IB_WC_SUCCESS {
+                late.store(is_late, Relaxed);
+            }
             let injected = fault::point().is_err();
             let is_done = status == bindings::IB_WC_SUCCESS && !injected;
             // One that is late was moved to ERR, whatever came of the request.

@@ -13,8 +13,23 @@ use kernel::{
     }, //
 };
 
-/// Whether a device has failed to answer in time. The objects of one owner share it, so that a broken
-/// device is waited for once.
+/// What a device has not done in time.
+///
+/// ```
+/// fn of_file(silence: &Silence) -> Late {
+///     silence.known()
+/// }
+/// ```
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Late {
+    /// It did not say that a queue pair has left its shared receive queue.
+    events: bool,
+    /// It did not carry out the last registration.
+    registrations: bool,
+}
+
+/// What the objects of one owner know of a device that does not answer in time. They share it, so
+/// that a broken device is waited for once.
 ///
 /// ```
 /// fn of_file() -> Result<Arc<Silence>> {
@@ -22,10 +37,10 @@ use kernel::{
 /// }
 /// ```
 pub(crate) struct Silence {
-    /// It did not say that a queue pair has left its shared receive queue.
+    /// See [`Late::events`].
     pub(super) events: AtomicFlag,
-    /// It did not carry a registration out, and none after it.
-    pub(super) requests: AtomicFlag,
+    /// See [`Late::registrations`].
+    pub(super) registrations: AtomicFlag,
 }
 
 impl Silence {
@@ -33,19 +48,26 @@ impl Silence {
     pub(crate) fn new() -> Result<Arc<Self>> {
         let this = Self {
             events: AtomicFlag::new(false),
-            requests: AtomicFlag::new(false),
+            registrations: AtomicFlag::new(false),
         };
         Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Returns whether the device has failed to answer.
-    pub(crate) fn is_known(&self) -> bool {
-        self.events.load(Relaxed) || self.requests.load(Relaxed)
+    /// Returns what the device has not done in time.
+    pub(crate) fn known(&self) -> Late {
+        Late {
+            events: self.events.load(Relaxed),
+            registrations: self.registrations.load(Relaxed),
+        }
     }
 
-    /// Notes that another owner has waited in vain.
-    pub(crate) fn note(&self) {
-        self.events.store(true, Relaxed);
-        self.requests.store(true, Relaxed);
+    /// Notes what another owner has waited for in vain.
+    pub(crate) fn note(&self, late: Late) {
+        if late.events {
+            self.events.store(true, Relaxed);
+        }
+        if late.registrations {
+            self.registrations.store(true, Relaxed);
+        }
     }
 }

@@ -136,7 +136,9 @@ def exported():
         with open("/dev/ulp_dmabuf") as exporter:
             return fcntl.ioctl(exporter, 0)
     except FileNotFoundError:
-        raise ulp.Missing(0, "the kernel maps no such memory") from None
+        if not os.uname().release.endswith("-debug"):
+            raise
+        raise ulp.Missing(0, "the debug kernel maps no such memory") from None
 
 
 def test_frames(r):
@@ -810,8 +812,8 @@ def test_kept(r):
 
 def test_leaked(r):
     """A dma-buf that the driver does not give up is leaked. The removal of the device does not wait for it."""
-    if not os.path.exists("/dev/dma_heap"):
-        raise ulp.Missing(0, "the kernel has no heap of dma-bufs")
+    if os.uname().release.endswith("-debug"):
+        raise ulp.Missing(0, "the debug kernel has no heap of dma-bufs")
     b = End("h2", "hca2")
     with open("/dev/dma_heap/system", "rb") as heap:
         got = fcntl.ioctl(heap, 0xC0184800, struct.pack("QIIQ", MIB, 0, os.O_RDWR | os.O_CLOEXEC, 0))
@@ -903,10 +905,11 @@ def test_unanswered(r):
     begin = time.monotonic()
     adapter(lose_register=5)
     grants = [in_background(b.file.grant, buffer) for buffer in (b.buffer,) * 3 + (other,) * 2]
-    r.equal("five at once, in two domains", [ended(grant) for grant in grants], ["EIO"] * 5)
+    said = [ended(grant) for grant in grants]
+    r.equal("five grants at once, in two domains, whose registrations are not carried out", said, ["EIO"] * 5)
     seconds = time.monotonic() - begin
-    r.check("... wait about as long as one", seconds < 2 * once, f"{seconds} s, {once} s")
-    r.check("... and after them a grant works", b.file.grant(b.buffer).rkey)
+    r.check("five that are not carried out wait about as long as one", seconds < 2 * once, f"{seconds} s, {once} s")
+    r.check("a grant works after five that were not carried out", b.file.grant(b.buffer).rkey)
     a.close()
     b.close()
 
