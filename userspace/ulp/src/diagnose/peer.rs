@@ -58,7 +58,7 @@ fn prepare(
 /// The most queue pairs that the peer tells of.
 const REPORTS: usize = 64;
 
-/// The most clients that the peer serves at a time.
+/// The most clients that the peer serves at a time, and the most that it refuses besides.
 const CLIENTS: usize = 64;
 /// How long the peer waits when it has no files or no memory for a client.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -140,9 +140,13 @@ pub fn serve(args: &Diagnose, stop: &AtomicBool) -> Result<()> {
                 Ok(incoming) => {
                     let (from, device, served) = (incoming.addr(), &device, &served);
                     clients.retain(|client: &ScopedJoinHandle<'_, ()>| !client.is_finished());
+                    if clients.len() >= 2 * CLIENTS {
+                        continue;
+                    }
                     if clients.len() >= CLIENTS {
                         message!("{from}: refused, {CLIENTS} others are served");
-                        let _ = incoming.refuse(Refusal::Busy);
+                        // This waits for the client, which may be silent.
+                        clients.push(scope.spawn(move || drop(incoming.refuse(Refusal::Busy))));
                         continue;
                     }
                     let client = move || match answer(args, device, incoming, served, stop) {
