@@ -24,7 +24,7 @@ from verbs import GRH, QKEY, datagrams
 BATCHES, SINGLES = 512, 8
 LINKED = 64
 ROUNDS = ulp.count("ULP_ROUNDS", 40, 4)
-IOSQE_IO_LINK, IOSQE_CQE_SKIP_SUCCESS = 1 << 2, 1 << 6
+IOSQE_IO_LINK, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS = 1 << 2, 1 << 4, 1 << 6
 FLUSHED = 5
 REFUSED_ACCESS = 10
 FAILED = -errno.EREMOTEIO
@@ -316,11 +316,16 @@ def test_words(r):
     uring.submit(2)
     a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 8, **how) for _ in range(2)])
     uring.wait(1)
+    cancel = N["URING_CANCEL"], bytes(S["uring_cancel"](queue=b.qp.handle, user_data=1)), None
     for _ in range(2):
-        uring.prepare(b.file.fd, N["URING_CANCEL"], bytes(S["uring_cancel"](queue=b.qp.handle, user_data=1)), None)
+        uring.prepare(b.file.fd, *cancel)
     uring.submit(2)
     results = [res for _, res in uring.wait(2)]
     r.equal("commands that are answered at once have no extra words", (results, uring.extras[-2:]), ([0, 0], [0, 0]))
+    uring.prepare(b.file.fd, *cancel, IOSQE_ASYNC)
+    uring.submit(1)
+    results = [res for _, res in uring.wait(1)]
+    r.equal("a command that a worker of io_uring answers has none, either", (results, uring.extra), ([0], 0))
 
 
 class Destroyed:
