@@ -360,10 +360,9 @@ impl UringCmd<'_> {
         self.flags & bindings::IO_URING_F_CQE32 as c_uint != 0
     }
 
-    /// Completes the command. A result that `uring_cmd` returns would come with the extra words of the
-    /// command that was in the same memory before, if that had no completion
-    /// (io_uring/io_uring.h:io_fill_cqe_req); and after EAGAIN, io_uring would issue the command again
-    /// from a worker, out of order.
+    /// Completes the command. A result that `uring_cmd` returns would have two faults. Its extra words
+    /// may be those of an earlier command in the same memory (io_uring/io_uring.h:io_fill_cqe_req).
+    /// After EAGAIN, io_uring would issue the command again from a worker, out of order.
     fn done(self, res: i32, extra: u64) -> IssueResult {
         let big = self.is_big();
         // SAFETY: By the type invariant the command has not completed. These are the flags of the

@@ -6,7 +6,8 @@
 //! queues have a limit, and so has an [estimate](rounded) of that memory for a user. A place in a
 //! backlog counts as an entry: the connection manager charges nobody for its requests. Drivers also
 //! allocate a table for each memory region, which has an entry for each page: that counts for the
-//! user beside the queues, see [`region`]. A grant counts until it is destroyed, even when it has
+//! user beside the queues, see [`region`]. So do the queues that register the memory of a domain,
+//! see [`registration`]. A grant counts until it is destroyed, even when it has
 //! ended. Process context.
 //!
 //! This module cannot charge that memory to a memory cgroup. `__GFP_ACCOUNT` is a flag of the

@@ -367,8 +367,8 @@ pub enum Error {
 
 impl Error {
     /// Returns true if the same call may work when it is repeated later with nothing else changed:
-    /// a full queue, a time-out, memory or open files that are short, memory that cannot be pinned now,
-    /// a peer that is not there yet.
+    /// a full queue, a time-out, memory that is short or cannot be pinned now, files or memory that are
+    /// short for a TCP connection, a peer that is not there yet.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::QueueFull | Self::Timeout { .. } | Self::Busy { .. } => true,

@@ -2,8 +2,8 @@
 
 //! Structs of what the kernel says of an object.
 
-/// Defines a struct, and how it is made of a struct of the ABI: each field of an expression, or of
-/// the field with the same name.
+/// Defines a struct, and how it is made of a struct of the ABI. A field is initialized by its
+/// expression, or from the field of the same name.
 macro_rules! info {
     (
         $(#[$meta:meta])*

@@ -81,7 +81,8 @@
 //!   device to be done with its requests.
 //! - [`Pd::create_ah`], [`PreparedQp::connect`] and [`Qp::modify`] to the state Rtr, for some
 //!   seconds while the kernel resolves a peer's address. `connect_tcp_async` and `accept_async`
-//!   have a helper thread do that.
+//!   have a helper thread do that; after one that failed,
+//!   [`ConnectError::into_qp`](qp::ConnectError::into_qp) waits for that thread.
 //! - Whatever takes a name in place of an address: [`PreparedQp::connect_tcp`],
 //!   [`Listener::bind`](tcp::Listener::bind).
 //! - All functions named `wait`, and all with a timeout.
