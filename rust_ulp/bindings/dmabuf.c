@@ -86,7 +86,7 @@ int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
 	struct dma_buf_attach_ops *ops;
 	int err;
 
-	ops = kzalloc(sizeof(*ops), GFP_KERNEL_ACCOUNT);
+	ops = kzalloc_obj(*ops, GFP_KERNEL_ACCOUNT);
 	if (!ops)
 		return -ENOMEM;
 	ops->allow_peer2peer = true;
