@@ -3,6 +3,9 @@
 //! Work requests, which [`Qp::post`](crate::Qp::post), batches and rings take.
 //!
 //! A constructor takes what a request needs, and setters the rest.
+//!
+//! [`Send`], [`Read`] and [`Write`] have the names of traits of the standard library. A program that
+//! uses both imports this module, and writes `wr::Write`.
 
 use crate::abi;
 use crate::access::Access;
