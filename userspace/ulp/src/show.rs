@@ -147,6 +147,12 @@ impl ModuleView {
 }
 
 impl DeviceRow {
+    /// Returns what the module says of a port.
+    fn view(&self, port: &rdma::Port) -> Option<&PortView> {
+        let views = &self.rust_ulp.as_ref()?.ports;
+        views.iter().find(|view| view.port == port.port)
+    }
+
     /// Formats the attributes that the table leaves out.
     fn attributes(&self) -> String {
         let device = &self.device;
@@ -177,6 +183,8 @@ impl DeviceRow {
             add("cap_mask", or_dash(port.cap_mask.as_ref()));
             add("gid_tbl_len", port.gid_tbl_len.to_string());
             add("pkey_tbl_len", port.pkey_tbl_len.to_string());
+            let view = self.view(port);
+            add("max_msg_sz", or_dash(view.map(|view| view.max_msg_size)));
         }
         let atomic_cap = self.rust_ulp.iter().map(|module| &module.atomic_cap);
         rows.extend(atomic_cap.map(|text| vec!["atomic_cap".to_owned(), text.clone()]));
@@ -188,9 +196,7 @@ impl DeviceRow {
     fn cells(&self) -> Vec<Vec<String>> {
         let yes = |flag| if flag { "yes" } else { "no" }.to_owned();
         let port = |port: &rdma::Port| {
-            let module = self.rust_ulp.as_ref();
-            let view =
-                module.and_then(|view| view.ports.iter().find(|view| view.port == port.port));
+            let (module, view) = (self.rust_ulp.as_ref(), self.view(port));
             let speed = [
                 port.width.map(|width| format!("{width}X")),
                 port.speed.clone(),
