@@ -1035,7 +1035,7 @@ static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
 	if (!netdev) {
 		attr->lid = hca_lid(hca, port);
 		attr->sm_lid = hca->rules->lid + 8;
-		attr->sm_sl = 5;
+		attr->sm_sl = 6;
 		attr->lmc = 1;
 	}
 	attr->port_cap_flags = IB_PORT_CM_SUP;

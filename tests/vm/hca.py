@@ -360,7 +360,8 @@ def test_query(r):
     want = {"state": 4, "phys_state": 5, "max_mtu": 4096, "max_msg_sz": 1 << 30, "gid_tbl_len": 64, "pkey_tbl_len": 1}
     want |= {"active_width": 2, "active_speed": 32, "port_cap_flags": 1 << 16, "bad_pkey_cntr": 9}
     if personality() == "ib":
-        want |= {"lid": 0x12, "sm_lid": 0x18, "lmc": 1, "sm_sl": 5, "active_mtu": 2048, "ifindex": 0}
+        want |= {"lid": 0x12, "sm_lid": 0x18, "lmc": 1, "sm_sl": 6, "active_mtu": 2048, "ifindex": 0}
+        want["link_layer"] = N["LINK_INFINIBAND"]
     else:
         want |= {"lid": 0, "sm_lid": 0, "lmc": 0, "sm_sl": 0, "active_mtu": 4096}
         want["link_layer"] = N["LINK_ETHERNET"]
