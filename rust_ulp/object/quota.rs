@@ -7,8 +7,8 @@
 //! backlog counts as an entry: the connection manager charges nobody for its requests. Drivers also
 //! allocate a table for each memory region, which has an entry for each page: that counts for the
 //! user beside the queues, see [`region`]. So do the queues that register the memory of a domain,
-//! see [`registration`]. A grant counts until it is destroyed, even when it has
-//! ended. Process context.
+//! see [`registration`]. A grant counts until it is destroyed, even when it has ended. Process
+//! context.
 //!
 //! This module cannot charge that memory to a memory cgroup. `__GFP_ACCOUNT` is a flag of the
 //! driver's own allocations; no scope of a task sets it, as `memalloc_nofs_save()` clears one. The
