@@ -21,7 +21,10 @@ use crate::{
     trace,
     uapi::abi, //
 };
-use core::cell::OnceCell;
+use core::cell::{
+    Cell,
+    OnceCell, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -59,6 +62,7 @@ pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> R
             size: value.wr_size,
         },
         command: None,
+        reported: Cell::new(0),
     };
     // Dropped in the other order: the device keeps its completion queue from being used up.
     let mut device = None;
@@ -86,6 +90,7 @@ pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> R
         Ok(())
     });
     value.posted = posted;
+    let mut min = value.min_complete;
     if let Err(error) = result {
         if !is_entered {
             // It is the command that is refused, and no request.
@@ -95,6 +100,8 @@ pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> R
         if error != EAGAIN || posted == 0 {
             return Err(error);
         }
+        // The one that was refused may be the first that is reported.
+        min = min.min(requests.reported.get());
     }
     if value.cq != 0 && cq.get().is_none() && lost.is_ok() {
         // The request that was refused is not among the last ones.
@@ -112,7 +119,7 @@ pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> R
     }
     if let (Some(cq), Some(waiter)) = (cq.get(), waiter) {
         let deadline = Deadline::new(value.timeout_ns);
-        let result = waiter.wait(value.min_complete, &deadline);
+        let result = waiter.wait(min, &deadline);
         // Handles what it was called for since.
         drop(waiter);
         (value.completed, value.wait_error) = match result {

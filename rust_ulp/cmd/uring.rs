@@ -43,6 +43,7 @@ use crate::{
     },
     uapi::abi, //
 };
+use core::cell::Cell;
 use kernel::prelude::*;
 
 /// Declares the commands, as `commands!` of [`super`] does. Handlers get the copy of the struct.
@@ -131,6 +132,7 @@ fn post(
             file: this,
             source,
             command,
+            reported: Cell::new(0),
         };
         let mut device = None;
         let (posted, result) = requests.post(&mut device, |_, part| {

@@ -32,7 +32,10 @@ use crate::{
     },
     uapi::abi, //
 };
-use core::mem::MaybeUninit;
+use core::{
+    cell::Cell,
+    mem::MaybeUninit, //
+};
 use kernel::prelude::*;
 
 pub(crate) use copy::Source;
@@ -62,6 +65,9 @@ pub(crate) struct Requests<'a> {
     /// The command of io_uring that completes when they have completed. Without one, they add
     /// entries to completion rings.
     pub(crate) command: Option<&'a PendingCmd>,
+    /// How many of those that were posted add an entry to a completion ring when they succeed. Valid
+    /// when the queue of the next one was full.
+    pub(crate) reported: Cell<u32>,
 }
 
 impl<'a> Requests<'a> {
@@ -154,6 +160,12 @@ impl<'a> Requests<'a> {
                 base: posted,
             };
             let (more, result) = run::post(&ctx, wrs, outside, &mut scratch);
+            if end < count || result == Err(EAGAIN) {
+                let wrs = wrs.get(..more as usize).unwrap_or_default();
+                let reported = run::reported(&table, wrs);
+                self.reported
+                    .set(self.reported.get().saturating_add(reported));
+            }
             drop(table);
             posted = posted.saturating_add(more);
             let result = result.and(after);

@@ -121,6 +121,23 @@ pub(super) fn post<'s>(
     (posted, Ok(()))
 }
 
+/// Returns how many of the requests `wrs`, which were posted, add an entry to a completion ring when
+/// they succeed.
+#[inline(never)]
+pub(super) fn reported(table: &ObjectTable, wrs: &[abi::Wr]) -> u32 {
+    let mut queue = (0, false);
+    let is_reported = |wr: &&abi::Wr| {
+        if wr.opcode == abi::WR_RECV || wr.flags & abi::SEND_SIGNALED != 0 {
+            return true;
+        }
+        if queue.0 != wr.qp {
+            queue = (wr.qp, table.qp(wr.qp).is_ok_and(|qp| qp.sig_all()));
+        }
+        queue.1
+    };
+    wrs.iter().filter(is_reported).count() as u32
+}
+
 /// Room in a completion queue. Dropping it returns the unused room.
 struct CqReservation<'a> {
     ring: &'a Ring,

@@ -1073,8 +1073,8 @@ struct rust_ulp_wr {
  *
  * The kernel posts the requests in order, and stops at the first one that it or the device refuses:
  * the @posted requests before that one are posted, that one and those after it are not. If the
- * errno is EAGAIN and @posted is not 0, the command still waits, and returns 0. Else it fails with
- * that errno, and does not wait; @posted and @stop_error are valid then, too.
+ * errno is EAGAIN and @posted is not 0, it returns 0, and waits for no more completions than those
+ * requests make. Else it fails with that errno, and does not wait; @posted, @stop_error are valid.
  *
  * @wait_error is 0 or says what ended the wait: -ETIME, -EINTR (a signal, or task work of an
  * io_uring), -EIO (see RUST_ULP_CQ_ERROR), -ENODEV, or -ENOENT (another thread destroyed @cq).

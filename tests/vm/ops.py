@@ -769,6 +769,16 @@ def test_stops_when_full(r):
     r.equal("... what is submitted from there on completes in order", [c.user_data for c in done], list(range(total)))
     r.equal("... and all arrive", b.buffer.map[: 8 * total] == a.buffer.map[: 8 * total], True)
 
+    silent = [a.write(b, 8, flags=0)] * depth
+    *got, arg = a.file.try_submit([*silent, a.write(b, 8)], cq=a.cq.handle, min_complete=1, timeout_ns=hang)
+    r.equal(
+        "of more writes than the queue holds the last one is signaled: the others are posted",
+        (got, arg.wait_error, arg.completed),
+        (["none", depth, "EAGAIN"], 0, 0),
+    )
+    ends = ulp.until(lambda: error_of(a.file.submit, [a.write(b, 8, user_data=total)]) == "none")
+    r.equal("... and it finds room when they have completed", (ends, a.cq.wait(1)[0].user_data), (True, total))
+
     # The peer has no receives: nothing completes.
     spare = Buffer(a.file, a.pd, 4096)
     spare.map[:4096] = pattern(6, 4096)
