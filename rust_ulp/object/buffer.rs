@@ -306,6 +306,11 @@ impl BufferObject {
         &self.pd
     }
 
+    /// Lets others destroy the domain, whoever else has a reference to the buffer.
+    pub(crate) fn release(&self) {
+        self.pd.release();
+    }
+
     /// Returns the length in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.pages.len() as u64

@@ -480,6 +480,11 @@ impl GrantObject {
         result
     }
 
+    /// Lets others destroy its buffer, whoever else has a reference to the grant.
+    pub(crate) fn release(&self) {
+        self.buffer.release();
+    }
+
     /// Returns `GRANT_ACTIVE` and the key, or why it has ended and 0. Sleeps while it ends.
     pub(crate) fn state(&self) -> (u32, u32) {
         match self.key() {

@@ -81,8 +81,8 @@ impl Object {
     }
 
     /// Ends what goes on with an object that was removed from the table, whoever else has a reference:
-    /// wakes the threads that wait for it, with `err`, ends a connection, and shuts a queue pair or a
-    /// shared receive queue down. Sleeps.
+    /// wakes the threads that wait for it, with `err`, ends a connection, shuts a queue pair or a
+    /// shared receive queue down, and lets others destroy what it uses. Sleeps.
     ///
     /// With [`ENODEV`], a completion queue says that no completion follows: what completes there has
     /// ended before.
@@ -93,6 +93,8 @@ impl Object {
             Self::Connection(connection) => connection.end(err),
             Self::Qp(qp) => qp.shut_down(),
             Self::Srq(srq) => srq.shut_down(),
+            Self::Grant(grant) => grant.release(),
+            Self::Buffer(buffer) => buffer.release(),
             _ => (),
         }
     }

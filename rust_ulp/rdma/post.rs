@@ -113,6 +113,11 @@ impl<'a, H: WrHandler> Target<'a, H> {
         }
     }
 
+    /// Returns the most bytes of inline data.
+    pub(crate) fn max_inline(self) -> u32 {
+        self.queue().max_inline
+    }
+
     /// Returns whether the target is in a state that takes requests.
     pub(crate) fn is_ready(self) -> bool {
         match self {

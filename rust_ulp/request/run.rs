@@ -652,7 +652,7 @@ impl<'a> QueueRun<'a> {
     /// (drivers/infiniband/hw/erdma/erdma_qp.c:erdma_push_one_sqe). An atomic has one key: drivers
     /// pass the first part alone, and irdma without its length, so that the adapter would write behind
     /// it (drivers/infiniband/hw/irdma/verbs.c:irdma_post_send). Returns [`EMSGSIZE`] if the message is
-    /// too long, and the errors of [`Self::element`].
+    /// too long, or has too much inline data, and the errors of [`Self::element`].
     fn check_memory(
         &self,
         ctx: &Ctx<'a>,
@@ -680,6 +680,9 @@ impl<'a> QueueRun<'a> {
         };
         if !is_inline && pieces > max_pieces.into() {
             return Err(E2BIG);
+        }
+        if is_inline && length > self.target.max_inline() {
+            return Err(EMSGSIZE);
         }
         Ok(length)
     }

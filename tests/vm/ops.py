@@ -923,6 +923,58 @@ def test_domains(r):
     r.equal("and all of it in order", error_of(a.file.destroy, a.pd), "ENOENT")
 
 
+def test_queried(r):
+    """A thread that asks about a grant or a buffer keeps nobody from destroying what that used."""
+    a = pair()[0]
+    known, over, wrong = {}, threading.Event(), []
+
+    def ask():
+        while not over.is_set():
+            for command, name in (("GRANT_QUERY", "grant"), ("BUFFER_QUERY", "buffer")):
+                error_of(a.file.call, command, **{name: known.get(name, 0)})
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for _ in range(200):
+        pd = a.file.pd()
+        buffer = Buffer(a.file, pd, 4096)
+        known["buffer"] = buffer.handle
+        known["grant"] = grant = a.file.grant(buffer, ALL).handle
+        for handle in (grant, buffer.handle, pd):
+            if (why := error_of(a.file.destroy, handle)) != "none":
+                wrong.append(why)
+                ulp.until(lambda handle=handle: error_of(a.file.destroy, handle) == "none")
+    over.set()
+    asking.join()
+    r.equal("grants, buffers and domains that another thread asks about are destroyed at once", wrong, [])
+
+
+def test_too_long_inline(r):
+    """Requests after one with too much inline data take no room that another thread needs."""
+    a, b = pair(entries=64)
+    other, over = Qp(a.file, a.pd, a.cq, max_inline=8), threading.Event()
+    other.connect(other.num, a.file.gid().gid, 0, 0)
+    wr = other.wr("RDMA_WRITE", a.buffer, 0, 256, **remote(b.grant), flags=N["SEND_INLINE"])
+    refused = set()
+
+    def refuse():
+        while not over.is_set():
+            refused.add(error_of(a.file.submit, [wr] * 64))
+
+    refusing = threading.Thread(target=refuse)
+    refusing.start()
+    wrong = set()
+    for _ in range(500):
+        if (why := error_of(a.file.submit, [a.write(b, 8)])) == "none":
+            wrong |= {c.status for c in a.cq.wait(1)} - {0}
+        else:
+            wrong.add(why)
+    over.set()
+    refusing.join()
+    r.equal("a thread posts too much inline data again and again", refused, {"EMSGSIZE"})
+    r.equal("... and another one writes meanwhile", wrong, set())
+
+
 def regions():
     out = subprocess.run(
         ["rdma", "resource", "show", "mr"], capture_output=True, text=True, check=True, timeout=20 * ulp.PATIENCE
