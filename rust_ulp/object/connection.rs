@@ -108,7 +108,9 @@ enum Stage {
     Accepting,
     /// Both ends have established it.
     Established,
-    /// The attempt has failed, and its queue pair is free again; or a request whose sender has gone.
+    /// It is a request whose sender has gone.
+    Gone,
+    /// The attempt has failed, and its queue pair is free again.
     Failed,
     /// It was established and has ended, or a request that was rejected.
     Ended,
@@ -179,7 +181,7 @@ impl Progress {
             self.failure.get_or_insert(err);
         }
         if self.stage == Stage::Requested {
-            self.stage = Stage::Failed;
+            self.stage = Stage::Gone;
         }
     }
 
@@ -645,7 +647,11 @@ impl Connection {
         }
         // Not dropped under the lock of the progress: waits for the handler.
         *id = None;
-        self.progress.lock().stage = Stage::Failed;
+        let mut progress = self.progress.lock();
+        if progress.stage != Stage::Gone {
+            progress.stage = Stage::Failed;
+        }
+        drop(progress);
         self.changed.notify_all();
         err
     }
@@ -696,7 +702,9 @@ impl Connection {
         match progress.stage {
             Stage::Requested => (),
             Stage::Accepting | Stage::Established => return Err(eisconn()),
-            Stage::Failed => return Err(progress.failure.unwrap_or_else(econnreset)),
+            Stage::Gone | Stage::Failed => {
+                return Err(progress.failure.unwrap_or_else(econnreset))
+            }
             _ => return Err(enotconn()),
         }
         let param = limit(param, &progress.outcome.param)?;
@@ -715,7 +723,7 @@ impl Connection {
         let mut progress = self.progress.lock();
         progress.stage = match progress.failure {
             None => Stage::Requested,
-            Some(_) => Stage::Failed,
+            Some(_) => Stage::Gone,
         };
         drop(progress);
         // CONN_WAIT may have seen the attempt.
@@ -733,7 +741,7 @@ impl Connection {
         let before = (progress.stage, progress.failure);
         match progress.stage {
             // A requester that has gone is not told.
-            Stage::Requested | Stage::Failed => progress.stage = Stage::Ended,
+            Stage::Requested | Stage::Gone => progress.stage = Stage::Ended,
             Stage::Accepting | Stage::Established => return Err(eisconn()),
             _ => return Err(enotconn()),
         }
@@ -791,7 +799,7 @@ impl Connection {
             Stage::Established => abi::CONN_ESTABLISHED,
             Stage::Ended => abi::CONN_DISCONNECTED,
             Stage::TimewaitExit => abi::CONN_TIMEWAIT_OVER,
-            Stage::Failed => abi::CONN_FAILED,
+            Stage::Gone | Stage::Failed => abi::CONN_FAILED,
             _ => abi::CONN_CONNECTING,
         };
         let qp = progress.qp.as_ref().map_or(0, |qp| qp.handle());

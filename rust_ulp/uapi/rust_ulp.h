@@ -912,7 +912,7 @@ struct rust_ulp_accept {
 };
 
 /*
- * Rejects a request.
+ * Rejects a request. One whose sender has gone ends as well.
  *  EISCONN     the request was accepted, or another thread accepts it
  *  ENOMEM      no memory for the message: the request waits on
  *  ENOTCONN    the request has ended

@@ -355,6 +355,12 @@ def test_reject(r):
     r.equal("the queue pair is in RESET", qp_state(c), N["QPS_RESET"])
     r.equal("the request is gone", error_of(query, server.end.file, request.handle), "ENOENT")
 
+    attempt = start(c, "10.9.0.1", 1)
+    r.equal("CONNECT to a port without a listener", ulp.error_name(wait(c.file, attempt.handle)[0]), "ECONNREFUSED")
+    r.equal("REJECT of an attempt that has failed", error_of(reject, c.file, attempt.handle), "ENOTCONN")
+    r.equal("... which stays", query(c.file, attempt.handle).state, N["CONN_FAILED"])
+    c.file.destroy(attempt.handle)
+
     thread = Thread(connect, c, "10.9.0.1", server.port)
     server.end.file.destroy(server.request().handle)
     r.equal("destroying a request rejects it", (thread.name(), thread.error.reason), ("ECONNREFUSED", 28))
