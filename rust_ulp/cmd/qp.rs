@@ -257,6 +257,7 @@ fn path(
 ///
 /// If it returns [`eproto`], the masks in `value` say which attributes are wrong.
 pub(super) fn modify(ctx: &Ctx<'_>, value: &mut abi::QpModify) -> Result {
+    (value.missing_mask, value.extra_mask) = (0, 0);
     let qp = ctx.file.table().read().qp(value.qp)?.clone();
     check_attributes(&ctx.device, value)?;
 

@@ -137,6 +137,14 @@ def test_states(r):
     for mask in ("STATE PKEY_INDEX PORT", "STATE PKEY_INDEX PORT QKEY", "STATE PKEY_INDEX PORT ACCESS_FLAGS QKEY"):
         r.equal(f"to INIT with {mask}", error_of(a.qp.modify, mask, **init), "EPROTO")
     a.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", **init)
+    before = {"qp": a.qp.handle, "missing_mask": 1, "extra_mask": 1, "attr": ulp.S["qp_attr"](**init)}
+    masks = [N["QP_STATE"] | N["QP_PKEY_INDEX"], N["QP_DEST_QPN"], N["QP_CUR_STATE"]]
+    got = [a.file.issue("QP_MODIFY", ulp.S["qp_modify"](attr_mask=mask, **before)) for mask in masks]
+    r.equal(
+        "what a caller had in the masks of an error does not come back, with success or another error",
+        [(ulp.error_name(failed), arg.missing_mask, arg.extra_mask) for failed, arg in got],
+        [("none", 0, 0), ("EPROTO", 0, N["QP_DEST_QPN"]), ("EPROTO", 0, N["QP_CUR_STATE"])],
+    )
     ah = ulp.S["ah_attr"](sgid_index=a.file.gid_index, port_num=a.file.port, is_global=1)
     ah.dgid[:] = bytes(b.file.gid().gid)
     rtr = {
