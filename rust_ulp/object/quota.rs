@@ -141,18 +141,22 @@ impl Quota {
     /// many bytes.
     pub(crate) fn take(self: &Arc<Self>, entries: u32, bytes: u64) -> Result<QuotaCharge> {
         let user = self.users.charge(0, bytes)?;
-        let before = self.used.fetch_add(entries.into(), Relaxed);
-        let charge = QuotaCharge {
+        let mut used = self.used.load(Relaxed);
+        loop {
+            let after = used.saturating_add(entries.into());
+            if after > self.limit.into() {
+                return Err(edquot());
+            }
+            match self.used.cmpxchg(used, after, Relaxed) {
+                Ok(_) => break,
+                Err(now) => used = now,
+            }
+        }
+        Ok(QuotaCharge {
             quota: self.clone(),
             entries,
             _user: user,
-        };
-        if before.saturating_add(entries.into()) > self.limit.into() {
-            // Gives them back.
-            drop(charge);
-            return Err(edquot());
-        }
-        Ok(charge)
+        })
     }
 }
 
