@@ -38,7 +38,7 @@ pub(crate) const MAX_BATCH: u32 = 1024;
 /// Maximum bytes of a message: IBA 9.4.1.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
 
-/// Maximum entries of a completion ring, which is one chunk of pages.
+/// Maximum entries of a completion ring.
 pub(crate) const MAX_CQ_ENTRIES: u32 = 1 << 15;
 
 /// Maximum time that a thread polls before it sleeps, in microseconds.

@@ -60,6 +60,7 @@ use core::ops::ControlFlow::{
 };
 use kernel::{
     new_condvar,
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         atomic::{
@@ -201,6 +202,8 @@ impl CqRing for Ring {
     }
 
     fn write(&self, slot: u32, cqe: &abi::Cqe) {
+        // No entry crosses the border of a page, beyond which `Pages::write` does not write.
+        const _: () = assert!(PAGE_SIZE % size_of::<abi::Cqe>() == 0);
         // As far as user space knows it.
         if let Some(known) = cqe.as_bytes().get(..self.entry_size as usize) {
             let _ = self.pages.write(self.offset(slot), known);
