@@ -187,15 +187,9 @@ fn read_entries<T: Plain>(
     }
     let len = stride.checked_mul(room.len()).ok_or((0, EINVAL))?;
     let slice = || UserSlice::new(UserPtr::from_addr(ptr), len);
-    // Entries that are no longer than ours are read by one call. If that fails, the loop below
-    // finds the entry.
-    let bytes = all_bytes(room);
-    if let Some(start) = bytes.len().checked_sub(len) {
-        let tail = bytes.get_mut(start..).unwrap_or_default();
-        if slice().reader().read_raw(tail).is_ok() {
-            spread(bytes, stride, core::mem::size_of::<T>());
-            return Ok(());
-        }
+    // Entries of our length are read by one call. If that fails, the loop below finds the entry.
+    if stride == core::mem::size_of::<T>() && slice().reader().read_raw(all_bytes(room)).is_ok() {
+        return Ok(());
     }
     let mut reader = slice().reader();
     for (index, place) in room.iter_mut().enumerate() {
@@ -210,35 +204,6 @@ fn all_bytes<T: Plain>(room: &mut [MaybeUninit<T>]) -> &mut [MaybeUninit<u8>] {
     // SAFETY: The bytes are those of `room`, which is borrowed for as long. They need not be
     // initialized, and any bytes are a value of `T` (`FromBytes`).
     unsafe { core::slice::from_raw_parts_mut(room.as_mut_ptr().cast(), len) }
-}
-
-/// Moves entries of `stride` bytes from the end of `bytes` to multiples of `size`, the first one
-/// first. No entry is overwritten before it is moved. What an entry lacks becomes zero.
-fn spread(bytes: &mut [MaybeUninit<u8>], stride: usize, size: usize) {
-    if stride >= size {
-        return;
-    }
-    let mut left = bytes
-        .len()
-        .checked_div(size)
-        .unwrap_or(0)
-        .saturating_mul(stride);
-    let mut rest = bytes;
-    while let (Some(from), true) = (rest.len().checked_sub(left), left > 0) {
-        let Some(window) = from.checked_add(stride).and_then(|end| rest.get_mut(..end)) else {
-            return;
-        };
-        window.copy_within(from.., 0);
-        let Some((place, after)) = rest.split_at_mut_checked(size) else {
-            return;
-        };
-        place
-            .get_mut(stride..)
-            .unwrap_or_default()
-            .fill(MaybeUninit::new(0));
-        rest = after;
-        left = left.saturating_sub(stride);
-    }
 }
 
 fn read_entry<T: Plain>(reader: &mut UserSliceReader, stride: usize, value: &mut T) -> Result {
