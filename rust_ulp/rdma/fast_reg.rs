@@ -110,14 +110,16 @@ impl Loop {
         self.connect()
     }
 
-    /// Waits for a request, and returns its status, and whether it came too late. Sleeps for as long
-    /// as the device takes. A local operation needs no peer, and is flushed when the queue pair fails.
+    /// Waits for a request, and returns its status, and whether it came too late. Sleeps. A local
+    /// operation needs no peer, and is flushed when the queue pair fails.
     ///
     /// This polls: a driver completes the requests of a failed device when the queue is polled, but
     /// need not report that, see `rust_ulp_wait_drained()` in bindings/ib.c. A driver may also post a
     /// request to an adapter that has stopped. After `most` polls this moves the queue pair to
     /// ERR, which has the driver flush the request, with bnxt_re even if the adapter does not answer
-    /// (drivers/infiniband/hw/bnxt_re/ib_verbs.c:bnxt_re_modify_qp).
+    /// (drivers/infiniband/hw/bnxt_re/ib_verbs.c:bnxt_re_modify_qp). A driver that refuses the change
+    /// flushes nothing (drivers/infiniband/hw/irdma/verbs.c:irdma_modify_qp_roce): then the queue pair
+    /// is destroyed.
     fn status_of(&self, waiter: &Waiter, most: u32) -> (u32, bool) {
         let mut looks = 0u32;
         loop {
@@ -130,8 +132,10 @@ impl Loop {
                     ..Attributes::default()
                 };
                 pr_warn_once!("a device does not register memory: its queue pair fails\n");
-                // If the driver refuses that, too, nothing else is left to do.
-                let _ = self.qp.modify(&failed, mask::STATE);
+                if self.qp.modify(&failed, mask::STATE).is_err() {
+                    // Completes the request as flushed.
+                    self.qp.shut_down();
+                }
             }
             looks = looks.saturating_add(1);
             self.qp.look();

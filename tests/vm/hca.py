@@ -917,6 +917,10 @@ def test_unanswered(r):
 
 def test_undestroyed(r):
     """A queue pair that the driver does not destroy is leaked, with what it uses."""
+    adapter(lose_register=1, fail_name="modify_qp", fail_command=(1 << 32) - 1)
+    r.equal("one that is not carried out on a queue pair that does not fail", ended(in_background(b.file.grant, b.buffer)), "EIO")
+    adapter(fail_command=0, fail_name="")
+    r.check("... and a grant works after that", b.file.grant(b.buffer).rkey)
     a, b = two()
     a.file.submit([a.write(b, 8)])
     a.cq.wait(1)
