@@ -39,7 +39,7 @@ pub(super) struct DmaBuf {
     raw: bindings::rust_ulp_h_dmabuf,
     bound: Option<Arc<dyn Bound>>,
     /// The device of the attachment, whose name the core shows as long as it exists.
-    _device: Option<ARef<Device>>,
+    device: Option<ARef<Device>>,
 }
 
 /// Keeps a driver bound to a device.
@@ -121,7 +121,7 @@ impl DmaBuf {
         let mut buf = Self {
             raw: Default::default(),
             bound: None,
-            _device: None,
+            device: None,
         };
         // SAFETY: The struct is valid. A call that fails does not change it, and closing it then
         // does nothing.
@@ -163,7 +163,7 @@ impl DmaBuf {
         let raw = core::ptr::from_ref(device).cast_mut().cast();
         let mut buf = Self::get(what)?;
         buf.bound = Some(bound);
-        buf._device = Some(device.into());
+        buf.device = Some(device.into());
         // SAFETY: The struct has a dma-buf, which it has not mapped, and the type of the device is
         // transparent. By the requirement a driver is bound to it until it is detached. A call that
         // fails attaches nothing, and closing the struct then drops the reference alone.
@@ -183,6 +183,11 @@ impl DmaBuf {
         if let Some(bound) = &self.bound {
             bound.release();
         }
+    }
+
+    /// Returns the device that it is mapped for.
+    pub(super) fn device(&self) -> Option<&Device> {
+        self.device.as_deref()
     }
 
     /// Returns the pages of the `len` bytes at `offset`, a result of [`Import::range`], of a

@@ -394,6 +394,14 @@ impl Pages {
             })
     }
 
+    /// Returns the device that memory of a dma-buf is mapped for; [`None`] for other pages.
+    pub(crate) fn device(&self) -> Option<&Device> {
+        match &self.backing {
+            Backing::Attached { buf, .. } => buf.device(),
+            _ => None,
+        }
+    }
+
     /// Returns the parts of memory that is mapped for a device: its address of each part, and the
     /// number of bytes. Returns [`None`] for other pages.
     pub(crate) fn addresses(

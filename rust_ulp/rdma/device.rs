@@ -253,6 +253,13 @@ impl Device {
         unsafe { Pages::attach(kernel::device::Device::from_raw(ptr), what, registered) }
     }
 
+    /// Returns whether `other` performs the DMA of this device.
+    pub(super) fn is_served_by(&self, other: &kernel::device::Device) -> bool {
+        // SAFETY: The device is registered.
+        let ptr = unsafe { bindings::rust_ulp_h_dma_device(self.as_raw()) };
+        core::ptr::eq(ptr.cast(), other)
+    }
+
     /// Copies the name, NUL-terminated and padded. Does not sleep.
     ///
     /// In `Client::add` and `Client::rename` the core's lock keeps the name. At any other time it may

@@ -239,7 +239,8 @@ impl FastRegQp {
     }
 }
 
-impl Register for FastRegQp {
+// SAFETY: The domain does not change, and `run` returns when the device is done with the request.
+unsafe impl Register for FastRegQp {
     fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }

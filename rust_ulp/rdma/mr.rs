@@ -73,12 +73,17 @@ pub(crate) mod access {
 
 /// Performs the requests that the memory regions of a protection domain need.
 ///
+/// # Safety
+///
+/// [`Self::pd`] always returns the same domain, and what [`Self::register`] has posted is done when
+/// it returns.
+///
 /// ```
 /// fn device_of(register: &dyn Register) -> &device::Device {
 ///     register.pd().device()
 /// }
 /// ```
-pub(crate) trait Register: Send + Sync {
+pub(crate) unsafe trait Register: Send + Sync {
     /// Returns the protection domain.
     fn pd(&self) -> &Arc<Pd>;
 
@@ -157,7 +162,8 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `length` bytes at `offset` of `pages`, for the device to read, and to write as far as
-    /// the rights `access` say. Sleeps.
+    /// the rights `access` say. Sleeps. Fails with [`EXDEV`] for pages of a dma-buf that were imported
+    /// for another device.
     fn new(
         device: &Device,
         pages: Arc<Pages>,
@@ -165,6 +171,9 @@ impl Mapping {
         length: usize,
         access: u32,
     ) -> Result<KBox<Self>> {
+        if pages.device().is_some_and(|it| !device.is_served_by(it)) {
+            return Err(EXDEV);
+        }
         let write = access & access::WRITE != 0;
         let table = Table::new(pages.chunks_of(offset, length)?)?;
         // SAFETY: The table was allocated, with an entry for each chunk.
@@ -495,7 +504,8 @@ impl Memory {
         Ok(Arc::new(memory, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Registers `mapping`, which is of `length` bytes at `offset` of its pages.
+    /// Registers `mapping`, which is of `length` bytes at `offset` of its pages. Fails with [`EXDEV`]
+    /// when it is for another device.
     fn register(
         fast_reg: Arc<dyn Register>,
         mapping: KBox<Mapping>,
@@ -507,6 +517,9 @@ impl Memory {
         let length = length as u64;
         let layout = mapping.layout(position, length, mapping.pages.chunk_size() as u64)?;
         let pd = fast_reg.pd().clone();
+        if !core::ptr::eq(&*mapping.device, pd.device()) {
+            return Err(EXDEV);
+        }
         fault::point()?;
         // SAFETY: The domain is valid.
         let ptr = from_err_ptr(unsafe {
@@ -646,6 +659,7 @@ impl Mr {
     ///
     /// - [`ERANGE`] when the device does not support so many bytes under one key, see
     ///   [`max_bytes`],
+    /// - [`EXDEV`] when the pages were imported for another device,
     /// - [`ENOMEM`] when there is no memory.
     pub(crate) fn register(
         fast_reg: Arc<dyn Register>,
