@@ -242,6 +242,9 @@ impl EventSubscribers {
 
 impl rdma::event::Handler for EventSubscribers {
     fn event(&self, event: Event, port: u32) {
-        self.report(event.number(), port);
+        // The ABI has no name for later ones, such as mlx5's IB_EVENT_DEVICE_SPEED_CHANGE.
+        if event.number() <= abi::EVENT_GID_CHANGE {
+            self.report(event.number(), port);
+        }
     }
 }
