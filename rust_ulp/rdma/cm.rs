@@ -508,8 +508,8 @@ impl LockedId<'_> {
         to_result(unsafe { bindings::rdma_connect_locked(self.as_raw(), &mut raw) })
     }
 
-    /// Accepts a request. Sleeps. Fails with [`EINVAL`] for more than 196 bytes of private data.
-    /// When it fails otherwise, the manager has rejected the request.
+    /// Accepts a request. Sleeps. Fails with [`EINVAL`] for more than 196 bytes of private data, and
+    /// when there is no request. When it fails otherwise, the manager has rejected the request.
     pub(crate) fn accept(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
         let mut raw = parameters.to_raw(private_data)?;
         fault::point().inspect_err(|_| self.give_up())?;

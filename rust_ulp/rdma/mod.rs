@@ -42,7 +42,7 @@
 //! | [`request::WrHandler::cancel`] | no | the queue's lock held |
 //! | [`request::WrHandler::discard`] | no | the queue's lock held when the driver refused the request |
 //! | [`cm::Handler::event`], [`cm::Listener::request`] | yes | the handler mutex; of a request, its listener's too |
-//! | [`request::WrHandler::event`], [`cq::Handler::event`], `completion` | no | the driver's locks held; interrupts off on rxe |
+//! | [`request::WrHandler::event`], [`cq::Handler::event`], `completion` | no | the driver's locks held, and that of a queue which is posted to; interrupts off on rxe |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 

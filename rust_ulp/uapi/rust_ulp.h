@@ -892,9 +892,9 @@ struct rust_ulp_get_request {
 
 /*
  * Begins to accept a request, and brings the queue pair from RESET to RTS. The caller may bring it
- * to INIT first, to post receives. An attempt that fails leaves the queue pair in the state that it
- * had, unless both sides have answered each other: then it is in RESET and its receives are
- * flushed. With ECONNRESET, ETIMEDOUT or an error of the manager the request has failed.
+ * to INIT first, to post receives. An attempt that fails leaves the queue pair in its state, unless
+ * it has changed that: then it is in RESET, or in ERR where there is no reset, and its receives
+ * are flushed. With ECONNRESET, ETIMEDOUT or an error of the manager the request has failed.
  *  ECONNRESET  the peer has ended
  *  ENOTCONN    the connection request has ended
  *  ERANGE      @path_mtu is below the request's
