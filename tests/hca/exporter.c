@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A dma-buf of memory without struct pages, as the local memory of a graphics adapter is. An ioctl
- * of /dev/ulp_dmabuf returns a descriptor of one.
+ * of /dev/ulp_dmabuf returns a descriptor of one, which says that it has as many bytes as the ioctl
+ * asks for, if any. More than FRAMES pages are never mapped.
  *
  * i915 maps such memory into the kernel by vmap_pfn(): i915_gem_object_map_pfn(). Nothing is there,
  * and nothing touches it: its frames are behind all memory.
@@ -124,7 +125,7 @@ static long export(struct file *file, unsigned int command, unsigned long arg)
 	int fd;
 
 	info.ops = &ops;
-	info.size = FRAMES * PAGE_SIZE;
+	info.size = arg ?: FRAMES * PAGE_SIZE;
 	info.flags = O_RDWR;
 	info.priv = &device;
 	buf = dma_buf_export(&info);

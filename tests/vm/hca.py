@@ -130,11 +130,11 @@ def test_pinned(r):
         b.file.destroy(buffer.handle)
 
 
-def exported():
-    """A dma-buf of the lab's adapter, of memory without struct pages."""
+def exported(length=0):
+    """A dma-buf of the lab's adapter, of memory without struct pages, which says that it has `length` bytes."""
     try:
         with open("/dev/ulp_dmabuf") as exporter:
-            return fcntl.ioctl(exporter, 0)
+            return fcntl.ioctl(exporter, 0, length)
     except FileNotFoundError:
         if not os.uname().release.endswith("-debug"):
             raise
@@ -150,6 +150,12 @@ def test_frames(r):
         said = error_of(f.call, "BUFFER_IMPORT", pd=f.pd(), fd=fd, flags=flags)
         r.equal(f"BUFFER_IMPORT with flags {flags} of memory without struct pages", said, "EOPNOTSUPP")
     os.close(fd)
+    most = f.call("QUERY").max_buffer
+    for length, want in ((most, "EOPNOTSUPP"), (most + PAGE, "ERANGE")):
+        fd = exported(length)
+        said = error_of(f.call, "BUFFER_IMPORT", pd=f.pd(), fd=fd)
+        r.equal(f"BUFFER_IMPORT of {length:#x} such bytes, the limit is {most:#x}", said, want)
+        os.close(fd)
     f.close()
     ulp.shell("rdma link del rxe1")
 
@@ -911,16 +917,16 @@ def test_unanswered(r):
     seconds = time.monotonic() - begin
     r.check("five that are not carried out wait about as long as one", seconds < 2 * once, f"{seconds} s, {once} s")
     r.check("a grant works after five that were not carried out", b.file.grant(b.buffer).rkey)
+    adapter(lose_register=1, fail_name="modify_qp", fail_command=(1 << 32) - 1)
+    r.equal("one that is not carried out on a queue pair that does not fail", ended(in_background(b.file.grant, b.buffer)), "EIO")
+    adapter(fail_command=0, fail_name="")
+    r.check("... and a grant works after that", b.file.grant(b.buffer).rkey)
     a.close()
     b.close()
 
 
 def test_undestroyed(r):
     """A queue pair that the driver does not destroy is leaked, with what it uses."""
-    adapter(lose_register=1, fail_name="modify_qp", fail_command=(1 << 32) - 1)
-    r.equal("one that is not carried out on a queue pair that does not fail", ended(in_background(b.file.grant, b.buffer)), "EIO")
-    adapter(fail_command=0, fail_name="")
-    r.check("... and a grant works after that", b.file.grant(b.buffer).rkey)
     a, b = two()
     a.file.submit([a.write(b, 8)])
     a.cq.wait(1)
