@@ -213,7 +213,7 @@ fn wr_id(tag: Tag, index: u32, flying: u32) -> u64 {
 pub struct Chunk<'b> {
     pool: Arc<Inner<'b>>,
     index: u32,
-    /// Not the request's.
+    /// True if the chunk belongs to its holder, not to a request.
     ours: bool,
 }
 

@@ -62,7 +62,7 @@ use rust_ulp::{Access, Buffer, Error, Grant, Opcode, PreparedQp, Qp, RemoteSlice
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// When waiting ends.
+/// The end of a wait.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     after: Duration,
@@ -116,14 +116,14 @@ impl Credit {
         }
     }
 
-    /// Bytes that the next chunk may have: a quarter of the ring, so that the other end can work on
+    /// Returns the limit of the next chunk: a quarter of the ring, so that the other end can work on
     /// one while the next one comes.
     fn room(&self) -> u64 {
         let left = self.capacity - (self.sent - self.taken);
         left.min(self.capacity.div_ceil(4)).min(u32::MAX.into())
     }
 
-    /// Whether one more chunk can be told.
+    /// Returns whether one more chunk can be announced.
     fn has_chunk(&self) -> bool {
         self.chunks.len() < CHUNKS as usize
     }
@@ -133,7 +133,7 @@ impl Credit {
         self.chunks.push_back(len);
     }
 
-    /// The oldest chunk was taken, says the receiver.
+    /// Removes the oldest chunk, which the receiver has taken.
     fn give_back(&mut self, len: u32) -> Result<()> {
         if self.chunks.front() != Some(&len) {
             return Err(Error::Stream {
@@ -154,7 +154,7 @@ struct Arrived {
     arrived: u64,
     /// Bytes that were taken, ever.
     taken: u64,
-    /// What is left of each chunk between the two, and its length.
+    /// Bytes left of each chunk between the two, and its length.
     chunks: VecDeque<(u32, u32)>,
     /// The end was told.
     ended: bool,
@@ -175,7 +175,7 @@ impl Arrived {
         self.arrived - self.taken
     }
 
-    /// A chunk is there, says the sender; one of no bytes is the end.
+    /// Adds a chunk that the sender announced; one of no bytes is the end.
     fn arrive(&mut self, len: u32) -> Result<()> {
         if self.ended || self.chunks.len() >= CHUNKS as usize {
             return Err(Error::Stream {
@@ -204,7 +204,7 @@ impl Arrived {
         }
     }
 
-    /// The oldest chunk if nothing is left of it: its room can be given back.
+    /// Returns the oldest chunk if nothing is left of it: its room can be given back.
     fn finished(&self) -> Option<u32> {
         match self.chunks.front() {
             Some((0, len)) => Some(*len),
@@ -217,8 +217,8 @@ impl Arrived {
     }
 }
 
-/// The pieces of `len` bytes from count `at` on, in rings of `one` and `two` bytes: where each
-/// starts in either, and its length.
+/// Returns the pieces of `len` bytes from count `at` on, in rings of `one` and `two` bytes: where
+/// each starts in either, and its length.
 fn pieces(at: u64, len: u64, one: u64, two: u64) -> impl Iterator<Item = (u64, u64, u64)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -289,7 +289,7 @@ fn prepare(qp: &PreparedQp<Rc>) -> Result<()> {
     Ok(())
 }
 
-/// The number of a queue pair tells whether it is the one that was prepared.
+/// Checks by its number that the queue pair is the one that was prepared.
 fn same(prepared: u32, qp: Qp<Rc>) -> Result<End> {
     if prepared != qp.qp_num() {
         return Err(Error::Sys {
@@ -345,8 +345,8 @@ impl End {
         }
     }
 
-    /// What the other end has told, if it has. Sleeps for one completion until the deadline, if
-    /// there is one.
+    /// Returns what the other end has announced, if anything. Sleeps for one completion until the
+    /// deadline, if there is one.
     fn told(&mut self, mut deadline: Option<&Deadline>) -> Result<Option<(Opcode, u32)>> {
         loop {
             let cq = self.qp.send_cq();
@@ -450,7 +450,7 @@ pub struct Sender {
     ring: RemoteSlice,
     credit: Credit,
     ended: bool,
-    /// Of `std::io::Write`.
+    /// Time limit of `std::io::Write`.
     timeout: Duration,
 }
 
@@ -670,7 +670,7 @@ pub struct Receiver {
     ring: Buffer,
     _grant: Grant,
     arrived: Arrived,
-    /// Of `std::io::Read`.
+    /// Time limit of `std::io::Read`.
     timeout: Duration,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Where datagrams go.
+//! Receivers of datagrams: address handles and destinations.
 
 use crate::abi;
 use crate::error::Result;
@@ -20,7 +20,7 @@ struct Inner {
     path: Path,
 }
 
-/// The way to a host to which datagrams are sent. From [`Pd::create_ah`],
+/// The path to a host to which datagrams are sent. From [`Pd::create_ah`],
 /// [`Qp::address`](crate::Qp::address) or [`Qp::reply_to`](crate::Qp::reply_to).
 ///
 /// Cheap to clone; destroyed with the last clone, which may be while datagrams are under way.
@@ -31,9 +31,9 @@ pub struct AddressHandle {
 }
 
 impl Pd {
-    /// A way on which datagrams of this domain's queue pairs can go.
-    /// [`Qp::address`](crate::Qp::address) and [`Qp::reply_to`](crate::Qp::reply_to) know most of
-    /// it already.
+    /// Creates an address handle for datagrams of this domain's queue pairs.
+    /// [`Qp::address`](crate::Qp::address) and [`Qp::reply_to`](crate::Qp::reply_to) fill in most
+    /// of `path`.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl Pd {
 }
 
 impl AddressHandle {
-    /// The way, as the kernel resolved it.
+    /// Returns the path, as the kernel resolved it.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
@@ -73,7 +73,7 @@ impl AddressHandle {
         &self.inner.pd
     }
 
-    /// A queue pair at that host, by its number (24 bits), and the Q_Key that it takes.
+    /// Returns the queue pair at that host with this number (24 bits) and this Q_Key.
     ///
     /// With the highest bit of `qkey` set, the specification has the sending queue pair's own Q_Key
     /// used instead.
@@ -100,17 +100,17 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// The way to the host.
+    /// Returns the address handle of the host.
     pub fn ah(&self) -> &AddressHandle {
         &self.ah
     }
 
-    /// Number of the queue pair there.
+    /// Returns the number of the queue pair there.
     pub fn qp_num(&self) -> u32 {
         self.qp_num
     }
 
-    /// The Q_Key that is sent along.
+    /// Returns the Q_Key that is sent along.
     pub fn qkey(&self) -> u32 {
         self.qkey
     }

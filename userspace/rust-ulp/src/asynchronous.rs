@@ -57,7 +57,7 @@ impl AsyncCq {
         })
     }
 
-    /// The queue.
+    /// Returns the queue.
     pub fn cq(&self) -> &Cq {
         self.eventfd.cq()
     }

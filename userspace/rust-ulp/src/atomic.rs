@@ -9,7 +9,7 @@ use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 
-/// An ordering that a load may have: what a load cannot do becomes `SeqCst`.
+/// Returns an ordering that a load may have: others become `SeqCst`.
 fn for_load(order: Ordering) -> Ordering {
     match order {
         Ordering::Relaxed | Ordering::Acquire => order,
@@ -17,7 +17,7 @@ fn for_load(order: Ordering) -> Ordering {
     }
 }
 
-/// An ordering that a store may have: what a store cannot do becomes `SeqCst`.
+/// Returns an ordering that a store may have: others become `SeqCst`.
 fn for_store(order: Ordering) -> Ordering {
     match order {
         Ordering::Relaxed | Ordering::Release => order,
@@ -25,7 +25,7 @@ fn for_store(order: Ordering) -> Ordering {
     }
 }
 
-/// The `N` bytes of a word from `first` on.
+/// Returns the `N` bytes of a word from `first` on.
 fn part<const N: usize>(word: u64, first: usize) -> [u8; N] {
     let mut value = [0; N];
     for (to, from) in value.iter_mut().zip(word.to_ne_bytes().iter().skip(first)) {
@@ -35,7 +35,7 @@ fn part<const N: usize>(word: u64, first: usize) -> [u8; N] {
 }
 
 impl Buffer {
-    /// The word that has the `N` aligned bytes at `offset`, and where in it they start.
+    /// Returns the word that has the `N` aligned bytes at `offset`, and where in it they start.
     fn word<const N: usize>(&self, offset: usize) -> Result<(&AtomicU64, usize)> {
         self.check(offset, N)?;
         if offset % N != 0 {

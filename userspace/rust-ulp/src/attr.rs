@@ -13,7 +13,7 @@ use crate::state::{AttrSet, QpState};
 /// Attributes for [`PreparedQp::modify`](crate::PreparedQp::modify) and
 /// [`Qp::modify`](crate::Qp::modify): those that are set are given to the kernel.
 ///
-/// What each transition needs:
+/// Each transition needs these attributes:
 ///
 /// | to | RC | UC | UD |
 /// |---|---|---|---|
@@ -64,17 +64,17 @@ attributes! {
     retry_cnt(Retries) = QP_RETRY_CNT, |attr, count| attr.retry_cnt = count.count();
     /// Sets how often to repeat a request that finds no receive.
     rnr_retry(RnrRetries) = QP_RNR_RETRY, |attr, count| attr.rnr_retry = count.code();
-    /// Number of the first packet to be received: 24 bits.
+    /// Sets the number of the first packet to be received: 24 bits.
     rq_psn(u32) = QP_RQ_PSN, |attr, psn| attr.rq_psn = psn;
-    /// Reads and atomics under way at a time.
+    /// Sets the number of reads and atomics under way at a time.
     max_rd_atomic(u8) = QP_MAX_QP_RD_ATOMIC, |attr, count| attr.max_rd_atomic = count;
     /// Sets how long a peer waits whose request found no receive.
     min_rnr_timer(RnrTimer) = QP_MIN_RNR_TIMER, |attr, timer| attr.min_rnr_timer = timer.code();
-    /// Number of the first packet to be sent: 24 bits.
+    /// Sets the number of the first packet to be sent: 24 bits.
     sq_psn(u32) = QP_SQ_PSN, |attr, psn| attr.sq_psn = psn;
-    /// Reads and atomics of the peer answered at a time.
+    /// Sets the number of reads and atomics of the peer answered at a time.
     max_dest_rd_atomic(u8) = QP_MAX_DEST_RD_ATOMIC, |attr, count| attr.max_dest_rd_atomic = count;
-    /// Number of the peer's queue pair: 24 bits.
+    /// Sets the number of the peer's queue pair: 24 bits.
     dest_qp_num(u32) = QP_DEST_QPN, |attr, number| attr.dest_qp_num = number;
     /// Sets whether an event tells that the send queue is drained (state Sqd).
     sqd_event(bool) = QP_EN_SQD_ASYNC_NOTIFY, |attr, on| attr.en_sqd_async_notify = on.into();
@@ -87,7 +87,7 @@ impl Default for QpAttr {
 }
 
 impl QpAttr {
-    /// No attributes.
+    /// Returns an empty set of attributes.
     pub fn new() -> Self {
         Self {
             attr: abi::QpAttr::default(),
@@ -95,7 +95,7 @@ impl QpAttr {
         }
     }
 
-    /// The state to go to, and no other attribute yet.
+    /// Returns the attributes that have the state to go to, and no other yet.
     pub fn to(state: QpState) -> Self {
         let mut attr = Self::new();
         attr.attr.qp_state = state.code();
@@ -135,11 +135,11 @@ info! {
     #[doc(alias = "rust_ulp_qp_query")]
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct QpInfo(arg: &abi::QpQuery) {
-        /// Its number.
+        /// The number of the queue pair.
         pub qp_num: u32,
-        /// Its state.
+        /// The state of the queue pair.
         pub state: QpState = QpState::from_code(arg.attr.qp_state),
-        /// Its capacities.
+        /// The capacities of the queue pair.
         pub caps: QpCaps = QpCaps::new(arg),
         /// Send requests not yet completed.
         pub sends_in_flight: u32,
@@ -164,7 +164,7 @@ info! {
         pub retry_cnt: Retries = Retries(arg.attr.retry_cnt),
         /// Repeats of what found no receive.
         pub rnr_retry: RnrRetries = RnrRetries(arg.attr.rnr_retry),
-        /// How long a peer waits whose request found no receive.
+        /// Wait of a peer whose request found no receive.
         pub min_rnr_timer: RnrTimer = RnrTimer(arg.attr.min_rnr_timer),
         /// Reads and atomics under way at a time.
         pub max_rd_atomic: u8 = arg.attr.max_rd_atomic,

@@ -25,7 +25,7 @@ use std::time::Duration;
 struct Submitted {
     /// The number of requests that were posted.
     posted: u32,
-    /// Why the next one was refused.
+    /// The error that refused the next one.
     stopped: Option<Errno>,
     /// The completions that can be taken.
     completed: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Storage {
     sges: Vec<abi::Sge>,
     /// Bytes of inline requests.
     bytes: Vec<u8>,
-    /// What the requests of a batch refer to that a ring has.
+    /// Objects that the requests of a batch in a ring refer to.
     #[cfg(feature = "io-uring")]
     buffers: Vec<Buffer>,
     #[cfg(feature = "io-uring")]
@@ -261,7 +261,7 @@ struct Core<'a> {
     home: &'a Cache,
     /// There until it is dropped.
     storage: Option<Box<Storage>>,
-    /// What requests borrow, they borrow for as long as there is the batch.
+    /// The requests' borrows, which last as long as the batch.
     requests: PhantomData<Request<'a>>,
 }
 

@@ -398,7 +398,7 @@ impl Buffer {
         Ok((offset as usize, len as usize))
     }
 
-    /// A part of the buffer, to send from or receive into.
+    /// Returns a part of the buffer, to send from or receive into.
     ///
     /// # Errors
     ///
@@ -441,7 +441,7 @@ pub struct LocalSlice<'b> {
 }
 
 impl<'b> LocalSlice<'b> {
-    /// The buffer that it is of.
+    /// Returns its buffer.
     pub fn buffer(&self) -> &'b Buffer {
         self.buffer
     }
@@ -451,7 +451,7 @@ impl<'b> LocalSlice<'b> {
         self.offset
     }
 
-    /// Bytes.
+    /// Returns its length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -461,7 +461,7 @@ impl<'b> LocalSlice<'b> {
         self.len == 0
     }
 
-    /// A part of it.
+    /// Returns a part of it.
     ///
     /// # Errors
     ///

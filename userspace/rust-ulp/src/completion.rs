@@ -92,7 +92,7 @@ impl Completion {
         }
     }
 
-    /// Itself if the request succeeded.
+    /// Returns the completion itself if the request succeeded.
     ///
     /// # Errors
     ///

@@ -52,7 +52,7 @@ impl CqBuilder {
         self
     }
 
-    /// The completion vector, below
+    /// Sets the completion vector, below
     /// [`DeviceInfo::num_comp_vectors`](crate::device::DeviceInfo::num_comp_vectors); 0 unless
     /// said.
     pub fn comp_vector(mut self, vector: u32) -> Self {

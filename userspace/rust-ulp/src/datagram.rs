@@ -16,8 +16,7 @@ use crate::status::Opcode;
 use crate::transport::Ud;
 use std::net::Ipv4Addr;
 
-/// Where a datagram came from and how, as its network header has it: the 40 bytes before its
-/// payload.
+/// The network header of a datagram: the 40 bytes before its payload.
 ///
 /// RoCE v2 over IPv6 and InfiniBand have a global route header, which looks like that of IPv6. RoCE
 /// v2 over IPv4 has 20 bytes without meaning, then the IPv4 header.
@@ -87,7 +86,7 @@ impl Grh {
     }
 }
 
-/// Whether this is an IPv4 header without options whose sum is right.
+/// Returns whether this is an IPv4 header without options whose checksum is right.
 fn ipv4_sum_is_right(header: &[u8; 20]) -> bool {
     let words = header.chunks_exact(2).map(|pair| match pair {
         [a, b] => u32::from(u16::from_be_bytes([*a, *b])),
@@ -103,13 +102,13 @@ fn ipv4_sum_is_right(header: &[u8; 20]) -> bool {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Datagram<'b> {
-    /// Its bytes: what is behind the network header, in the slice that was posted.
+    /// The bytes behind the network header, in the slice that was posted.
     pub payload: LocalSlice<'b>,
     /// Number of the queue pair that sent it.
     pub src_qp: u32,
     /// Immediate data, in host order, where the sender gave some.
     pub imm: Option<u32>,
-    /// Where it came from. Always there with RoCE; on InfiniBand not within a subnet.
+    /// The network header. Always there with RoCE; on InfiniBand not within a subnet.
     pub grh: Option<Grh>,
     /// Service level that it came with.
     pub sl: u8,
@@ -120,14 +119,14 @@ pub struct Datagram<'b> {
 }
 
 impl Qp<Ud> {
-    /// The way to the host of `peer`, by this queue pair's port and GID, with the options that it
-    /// was built with. Fails as [`Pd::create_ah`](crate::Pd::create_ah).
+    /// Creates an address handle for the host of `peer`, by this queue pair's port and GID, with
+    /// the options that it was built with. Fails as [`Pd::create_ah`](crate::Pd::create_ah).
     pub fn address(&self, peer: &Endpoint) -> Result<AddressHandle> {
         self.pd().create_ah(self.path_to(peer.gid, peer.lid))
     }
 
-    /// What a completed receive got, which was posted with `into`, of this queue pair or of the
-    /// shared receive queue that it uses.
+    /// Returns the datagram of a completed receive, which was posted with `into` to this queue pair
+    /// or to the shared receive queue that it uses.
     ///
     /// The device puts 40 bytes for the network header ([`Grh`]) before the payload: receives have
     /// to be so much longer than the longest datagram.
@@ -163,7 +162,7 @@ impl Qp<Ud> {
         })
     }
 
-    /// The queue pair that sent a datagram, by the way that it came: from the GID that it was sent
+    /// Returns the queue pair that sent a datagram, reached from the GID that the datagram was sent
     /// to, if this port has it. The Q_Key is this queue pair's own. Fails as
     /// [`Pd::create_ah`](crate::Pd::create_ah).
     pub fn reply_to(&self, datagram: &Datagram<'_>) -> Result<Destination> {
@@ -191,7 +190,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What rxe puts before a datagram from 10.9.0.1 to 10.9.0.2: 20 bytes of zeros, then IPv4.
+    /// Returns rxe's header of a datagram from 10.9.0.1 to 10.9.0.2: 20 bytes, then IPv4.
     pub(crate) fn ipv4(garbage: u8) -> [u8; Grh::LEN] {
         let mut bytes = [garbage; Grh::LEN];
         let header = [

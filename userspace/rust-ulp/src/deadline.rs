@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! When waiting ends.
+//! Deadlines: the end of a wait.
 
 use crate::abi;
 use crate::error::Error;
@@ -8,7 +8,7 @@ use std::cell::{Cell, OnceCell};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// When waiting ends. The time runs from the first look at it: telling what time it is can be a
+/// The end of a wait. The time runs from the first look at it: telling what time it is can be a
 /// system call, and most waits need none, or one.
 ///
 /// A wait that consists of commands alone needs none: each command says what it has left.
@@ -17,7 +17,7 @@ pub(crate) struct Deadline {
     /// None: never.
     at: OnceCell<Option<Instant>>,
     after: Duration,
-    /// What the last command has left of it, for the next one.
+    /// Nanoseconds that the last command has left, for the next one.
     left_ns: Cell<u64>,
 }
 
@@ -43,7 +43,7 @@ impl Deadline {
         }
     }
 
-    /// `timeout_ns` of the next command.
+    /// Returns `timeout_ns` of the next command.
     pub(crate) fn left_ns(&self) -> u64 {
         self.left_ns.get()
     }
@@ -57,7 +57,7 @@ impl Deadline {
         self.timeout_of(what, None)
     }
 
-    /// The same, of a wait for this peer.
+    /// Returns the error of a wait for this peer.
     pub(crate) fn timeout_of(&self, what: &'static str, peer: Option<SocketAddr>) -> Error {
         Error::Timeout {
             what,

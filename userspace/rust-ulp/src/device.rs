@@ -29,7 +29,7 @@ pub use crate::port::{
 /// The number of the next device that is opened; 0 is none.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// A name as a field of the ABI, or [`None`] if it is too long or has a NUL within.
+/// Returns a name as a field of the ABI, or [`None`] if it is too long or has a NUL within.
 fn field(name: &str) -> Option<[u8; abi::NAME_MAX]> {
     let mut bytes = [0; abi::NAME_MAX];
     if name.len() >= bytes.len() || name.contains('\0') {
@@ -70,11 +70,11 @@ info! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceEntry {
-    /// Its name, as shown by `rdma dev`.
+    /// The name, as shown by `rdma dev`.
     pub name: String,
-    /// Its index, as shown by `rdma dev`.
+    /// The index, as shown by `rdma dev`.
     pub index: u32,
-    /// Its GUID.
+    /// The node GUID.
     pub node_guid: Guid,
     /// The number of its ports, which are numbered from 1.
     pub ports: u32,
@@ -99,11 +99,11 @@ info! {
     #[doc(alias = "rust_ulp_device_query")]
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct DeviceInfo(dev: &abi::DeviceQuery) {
-        /// Its name, as shown by `rdma dev`.
+        /// The name, as shown by `rdma dev`.
         pub name: String = text(&dev.name),
         /// Version of its firmware; empty on software devices.
         pub fw_ver: String = text(&dev.fw_ver),
-        /// Its GUID.
+        /// The node GUID.
         pub node_guid: Guid = Guid(dev.node_guid),
         /// The GUID of the system that it is part of.
         pub sys_image_guid: Guid = Guid(dev.sys_image_guid),
@@ -322,7 +322,7 @@ impl Device {
         Self::attach(Self::file()?, name)
     }
 
-    /// The devices that this process may open.
+    /// Returns the devices that this process may open.
     ///
     /// # Errors
     ///
@@ -468,12 +468,12 @@ impl Device {
         Ok(PortInfo::new(&arg))
     }
 
-    /// The GIDs of a port, from 1. Fails as [`Self::port`].
+    /// Returns the GIDs of a port, from 1. Fails as [`Self::port`].
     pub fn gids(&self, port: u32) -> Result<Vec<GidEntry>> {
         gids(&self.inner.file, port)
     }
 
-    /// The P_Key at `index` of the table of a port.
+    /// Returns the P_Key at `index` of the table of a port.
     ///
     /// # Errors
     ///

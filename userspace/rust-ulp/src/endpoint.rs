@@ -45,7 +45,7 @@ impl Mtu {
         }
     }
 
-    /// Bytes.
+    /// Returns the MTU in bytes.
     pub fn bytes(self) -> u32 {
         128 << (self as u8)
     }
@@ -60,9 +60,9 @@ pub struct Endpoint {
     pub qp_num: u32,
     /// Number of the first packet that it sends: 24 bits.
     pub psn: u32,
-    /// Its GID.
+    /// The GID.
     pub gid: Gid,
-    /// Its LID; InfiniBand only, else 0.
+    /// The LID; InfiniBand only, else 0.
     pub lid: u16,
     /// The largest MTU that it can do.
     pub mtu: Mtu,

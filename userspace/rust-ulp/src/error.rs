@@ -60,7 +60,7 @@ pub enum Error {
     Abi {
         /// The module's version.
         kernel: u32,
-        /// This crate's version.
+        /// The version of this crate.
         library: u32,
     },
 
@@ -89,7 +89,7 @@ pub enum Error {
     NoUsableGid {
         /// The port, from 1.
         port: u32,
-        /// What its table has, in words.
+        /// A description of its table.
         tried: String,
     },
 
@@ -163,14 +163,14 @@ pub enum Error {
     /// The peer does not keep to the rules of a byte stream, that of `rust-ulp-extra`.
     #[error("the peer breaks the rules of the stream: {what}; close it, and trust nothing of it")]
     Stream {
-        /// What it did.
+        /// The name of the violation.
         what: &'static str,
     },
 
     /// A range outside of what there is.
     #[error("{what}: {len} bytes at {offset} do not fit into {capacity}; pass a smaller range")]
     Range {
-        /// What was addressed.
+        /// The name of the memory that was addressed.
         what: &'static str,
         /// First byte.
         offset: u64,
@@ -232,16 +232,16 @@ pub enum Error {
     Misaligned {
         /// The offset or address.
         offset: u64,
-        /// What it has to be a multiple of.
+        /// The alignment that the access needs.
         align: u64,
     },
 
     /// The peer's grant lacks a right that the operation needs.
     #[error("the operation needs {needed:?}, the peer granted {granted:?}; have it grant more")]
     Access {
-        /// What the operation needs.
+        /// The rights that the operation needs.
         needed: Access,
-        /// What the peer granted.
+        /// The rights that the peer granted.
         granted: Access,
     },
 
@@ -253,9 +253,9 @@ pub enum Error {
     TooMany {
         /// The name of what exceeds its limit.
         what: &'static str,
-        /// How many there are.
+        /// Their number.
         count: u64,
-        /// How many there may be.
+        /// The largest number that is allowed.
         max: u64,
     },
 
@@ -271,10 +271,10 @@ pub enum Error {
     Batch {
         /// Position in the batch of the request that was refused.
         index: u32,
-        /// How many were posted: those before `index`. More, and at most so many, when a batch of a
-        /// ring of io_uring has a request that was posted and failed.
+        /// Requests that were posted: those before `index`. More, and at most so many, when a batch
+        /// of a ring of io_uring has a request that was posted and failed.
         posted: u32,
-        /// Why.
+        /// The error of that request.
         cause: Box<Error>,
     },
 
@@ -284,7 +284,7 @@ pub enum Error {
          tear its queue pairs down and make a larger one"
     )]
     CqOverflow {
-        /// How many are lost, modulo 2^32.
+        /// Completions that are lost, modulo 2^32.
         dropped: u32,
     },
 
@@ -312,11 +312,11 @@ pub enum Error {
         at(.peer)
     )]
     Timeout {
-        /// What was waited for.
+        /// The name of the wait.
         what: &'static str,
         /// The address of the peer, when it is known.
         peer: Option<SocketAddr>,
-        /// How long.
+        /// The time limit.
         after: Duration,
     },
 
@@ -329,7 +329,7 @@ pub enum Error {
         "{what}{}: {cause}; {}", at(.peer), tcp_hint(.cause)
     )]
     Tcp {
-        /// What was done.
+        /// The name of the operation.
         what: &'static str,
         /// The peer, when known.
         peer: Option<SocketAddr>,
@@ -360,7 +360,7 @@ pub enum Error {
     Sys {
         /// The call: the name of a command of the device, or `mmap` and the like.
         call: &'static str,
-        /// Its error number.
+        /// The error number.
         errno: i32,
     },
 }
@@ -455,7 +455,7 @@ impl Error {
         }
     }
 
-    /// The error number that the system gave, where one did.
+    /// Returns the error number of the system, if there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Open { cause, .. } | Self::Tcp { cause, .. } | Self::NoUring { cause } => {

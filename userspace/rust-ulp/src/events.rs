@@ -44,27 +44,27 @@ pub enum EventKind {
     DeviceFatal,
     /// A port carries traffic.
     PortActive {
-        /// Its number, from 1.
+        /// The port, from 1.
         port: u32,
     },
     /// A port carries no traffic any more.
     PortError {
-        /// Its number, from 1.
+        /// The port, from 1.
         port: u32,
     },
     /// A port has another LID.
     LidChange {
-        /// Its number, from 1.
+        /// The port, from 1.
         port: u32,
     },
     /// A port has other P_Keys.
     PkeyChange {
-        /// Its number, from 1.
+        /// The port, from 1.
         port: u32,
     },
     /// A port has another subnet manager.
     SmChange {
-        /// Its number, from 1.
+        /// The port, from 1.
         port: u32,
     },
     /// A shared receive queue has failed.
@@ -80,7 +80,7 @@ pub enum EventKind {
     },
     /// A port has other GIDs: addresses have come or gone.
     GidChange {
-        /// Its number, from 1.
+        /// The port, from 1.
         port: u32,
     },
     /// The device was removed. This is the last event; after it there is [`Error::DeviceGone`].
@@ -89,12 +89,12 @@ pub enum EventKind {
     DeviceRenamed,
     /// Events were lost because nobody read them.
     Lost {
-        /// How many.
+        /// The number of lost events.
         count: u32,
     },
     /// A [`Grant`] has ended, and nothing lands by it any more.
     GrantEnded {
-        /// Why: [`GrantState::Used`] or [`GrantState::Expired`].
+        /// The reason: [`GrantState::Used`] or [`GrantState::Expired`].
         state: GrantState,
     },
     /// A peer asks to connect to a [`cm::Listener`].
@@ -123,7 +123,7 @@ pub enum EventKind {
         code: u32,
         /// The port that it names, or 0.
         port: u32,
-        /// What else it says.
+        /// Further information.
         info: u32,
     },
 }
@@ -171,10 +171,10 @@ impl EventKind {
     }
 }
 
-/// What events can be about: queue pairs, completion and shared receive queues, grants, listeners
-/// and connections.
+/// An object that events are about: a queue pair, a completion or shared receive queue, a grant, a
+/// listener or a connection.
 pub trait EventSource: sealed::Sealed {
-    /// Its handle, and the number of its device.
+    /// Returns the handle, and the number of the device.
     #[doc(hidden)]
     fn source(&self) -> (u32, u64);
 }
@@ -206,9 +206,9 @@ sources! {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
-    /// What it was.
+    /// The kind of event.
     pub kind: EventKind,
-    /// When it was, on `CLOCK_MONOTONIC`.
+    /// The time of the event, on `CLOCK_MONOTONIC`.
     pub time: Duration,
     /// The value that the object got when it was made, or 0.
     pub user_data: u64,
@@ -228,7 +228,7 @@ impl Event {
         }
     }
 
-    /// Whether it is about this object.
+    /// Returns true if the event is about this object.
     pub fn is_about(&self, object: &impl EventSource) -> bool {
         (self.handle, self.device) == object.source()
     }

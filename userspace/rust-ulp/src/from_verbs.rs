@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Where the calls of libibverbs and librdmacm are in this crate.
+//! The calls of libibverbs and librdmacm, and their counterparts in this crate.
 //!
 //! What is missing in the last column is not offered. Objects are destroyed when their last reference
 //! is dropped, so that there is no counterpart of `ibv_destroy_*`, `ibv_dealloc_*` and `rdma_destroy_*`.

@@ -32,7 +32,7 @@ enum State {
 /// A request in flight.
 #[derive(Debug, Default)]
 struct Slot {
-    /// How often the slot was used before.
+    /// Earlier uses of the slot.
     round: u32,
     state: State,
     /// The life of the queue that it was posted to.
@@ -165,7 +165,7 @@ impl Wake for Table {
 struct Shared {
     cq: AsyncCq,
     table: Arc<Table>,
-    /// That table.
+    /// The waker of that table.
     waker: Waker,
 }
 
@@ -248,12 +248,12 @@ impl AsyncRequests {
         })
     }
 
-    /// The queue.
+    /// Returns the queue.
     pub fn cq(&self) -> &Cq {
         self.shared.cq.cq()
     }
 
-    /// Numbers that were ever in use at a time, or a little more.
+    /// Returns how many numbers were ever in use at a time, or a little more.
     #[cfg(test)]
     pub(crate) fn slots(&self) -> usize {
         lock(&self.shared.table.0).slots.len()

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// A queue pair that a [`Grant`] can be bound to: with one peer, connected or not yet.
 pub trait GrantFor: sealed::Sealed {
-    /// Its handle, and the number of its device.
+    /// Returns the handle, and the number of the device.
     #[doc(hidden)]
     fn bound(&self) -> (u32, u64);
 }
@@ -33,7 +33,7 @@ impl<T: Connected, S: State> GrantFor for Qp<T, S> {
     }
 }
 
-/// How a [`Grant`] is made, for [`Buffer::grant_with`].
+/// Options of a [`Grant`], for [`Buffer::grant_with`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrantOptions {
     flags: u32,
@@ -43,7 +43,7 @@ pub struct GrantOptions {
 }
 
 impl GrantOptions {
-    /// Any peer, until it is dropped.
+    /// Returns the options of a grant to any peer that lasts until it is dropped.
     pub fn new() -> Self {
         Self::default()
     }
@@ -57,7 +57,7 @@ impl GrantOptions {
         self
     }
 
-    /// As [`Self::bound_to`], and also ends when a send of the peer invalidates the key
+    /// Ends as [`Self::bound_to`], and also when a send of the peer invalidates the key
     /// ([`Send::invalidate`](crate::wr::Send::invalidate)). The peer's device must have that
     /// request: today, Soft-RoCE has it.
     /// [`EventKind::GrantEnded`](crate::events::EventKind::GrantEnded) reports when the peer can no
@@ -75,8 +75,8 @@ impl GrantOptions {
         self
     }
 
-    /// Where not all of the range goes under one key, as much of it as does: [`Grant::remote`] says
-    /// how much.
+    /// Grants only the beginning of a range that does not fit under one key: [`Grant::remote`] has
+    /// its length.
     #[doc(alias = "RUST_ULP_GRANT_PARTIAL")]
     pub fn partial(mut self) -> Self {
         self.flags |= abi::GRANT_PARTIAL;
@@ -91,7 +91,7 @@ impl Buffer {
         self.grant_with(range, access, GrantOptions::new())
     }
 
-    /// The same as [`Self::grant`], with options.
+    /// Grants access as [`Self::grant`], with options.
     ///
     /// # Errors
     ///
@@ -173,36 +173,36 @@ struct Inner {
 }
 
 numbered! {
-    /// Whether a [`Grant`] opens anything.
+    /// The state of a [`Grant`].
     #[doc(alias = "RUST_ULP_GRANT_ACTIVE")]
     pub enum GrantState(pub(crate) u32) {
-        /// It does.
+        /// Peers can use the key.
         Active = abi::GRANT_ACTIVE,
-        /// It was for one use, and was used.
+        /// The grant was for one use, and was used.
         Used = abi::GRANT_USED,
-        /// Its queue pair has ended.
+        /// The queue pair of the grant has ended.
         Expired = abi::GRANT_EXPIRED,
     }
 }
 
 info! {
-    /// What the kernel says of a [`Grant`].
+    /// A [`Grant`], as the kernel has it.
     #[doc(alias = "rust_ulp_grant_query")]
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GrantInfo(arg: &abi::GrantQuery) {
-        /// Whether it opens anything.
+        /// The state.
         pub state: GrantState = GrantState::from_code(arg.state),
-        /// First byte of the buffer that it opens.
+        /// Returns the offset of its first byte in the buffer.
         pub offset: u64,
         /// Bytes.
         pub len: u64 = arg.length,
-        /// The rights that it gives.
+        /// Returns the rights that it gives.
         pub access: Access = Access::from_bits_truncate(arg.access),
-        /// Its key; [`None`] when it has ended.
+        /// The key; [`None`] when the grant has ended.
         pub rkey: Option<u32> = (arg.rkey != 0).then_some(arg.rkey),
-        /// Whether it ends when it is invalidated.
+        /// True if the grant ends when it is invalidated.
         pub one_shot: bool = arg.grant_flags & abi::GRANT_ONE_SHOT_INV != 0,
-        /// Whether it ends with a queue pair.
+        /// True if the grant ends with a queue pair.
         pub bound: bool = arg.qp != 0,
     }
 }
@@ -217,27 +217,27 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// What a peer needs to know.
+    /// Returns the memory as a peer addresses it.
     pub fn remote(&self) -> RemoteSlice {
         self.inner.remote
     }
 
-    /// The rights that it gives.
+    /// Returns the rights that it gives.
     pub fn access(&self) -> Access {
         self.inner.access
     }
 
-    /// The buffer that it is of.
+    /// Returns its buffer.
     pub fn buffer(&self) -> &Buffer {
         &self.inner.buffer
     }
 
-    /// First byte of the buffer that it opens.
+    /// Returns the offset of its first byte in the buffer.
     pub fn offset(&self) -> usize {
         self.inner.offset
     }
 
-    /// What the kernel says of it.
+    /// Asks the kernel for its state.
     ///
     /// # Errors
     ///

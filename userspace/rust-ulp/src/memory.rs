@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 pub use crate::buffer::{BufferBuilder, PageSize};
 
 impl Pd {
-    /// Memory of `len` bytes that belongs to this process, registered where it is.
+    /// Begins a buffer of `len` bytes of this process's memory, registered where it is.
     pub fn user_memory_builder(&self, len: usize) -> UserMemoryBuilder {
         UserMemoryBuilder {
             pd: self.clone(),
@@ -77,7 +77,7 @@ impl Pd {
     }
 }
 
-/// How memory of this process becomes a [`Buffer`]; from [`Pd::user_memory_builder`].
+/// A builder of a [`Buffer`] of this process's memory; from [`Pd::user_memory_builder`].
 ///
 /// The memory is made here, and nothing else in this process has it: a slice of somebody else's
 /// could not be registered soundly, since peers change what is registered. It is pinned, and
@@ -100,7 +100,7 @@ impl UserMemoryBuilder {
         self
     }
 
-    /// Requests and peers only read it; this process can write to it.
+    /// Has requests and peers only read it; this process can write to it.
     #[doc(alias = "RUST_ULP_BUFFER_READ_ONLY")]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
@@ -155,7 +155,7 @@ fn flags(read_only: bool) -> u32 {
     }
 }
 
-/// How a dma-buf becomes a [`Buffer`]; from [`Pd::dmabuf_builder`].
+/// A builder of a [`Buffer`] of a dma-buf; from [`Pd::dmabuf_builder`].
 ///
 /// For software devices, and memory of the system such as that of `/dev/udmabuf` or of a DMA heap.
 #[doc(alias = "rust_ulp_buffer_import")]
@@ -171,15 +171,15 @@ pub struct DmabufBuilder {
 }
 
 impl DmabufBuilder {
-    /// A part of it: from `offset`, a multiple of the page size, `len` bytes, or all with 0.
+    /// Takes `len` bytes from `offset`, a multiple of the page size; with 0, all that follow.
     pub fn part(mut self, offset: u64, len: u64) -> Self {
         self.offset = offset;
         self.len = len;
         self
     }
 
-    /// Requests, peers and this process only read it: the file need not be open for writing, and
-    /// every store by [`Buffer`] is [`Error::ReadOnly`].
+    /// Has requests, peers and this process only read it: the file need not be open for writing,
+    /// and every store by [`Buffer`] is [`Error::ReadOnly`].
     #[doc(alias = "RUST_ULP_BUFFER_READ_ONLY")]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
@@ -235,23 +235,23 @@ impl DmabufBuilder {
 }
 
 numbered! {
-    /// Whose memory a [`Buffer`] is.
+    /// The owner of the memory of a [`Buffer`].
     pub enum BufferKind(pub(crate) u32) {
-        /// The module's.
+        /// The module.
         Pages = abi::BUFFER_PAGES,
-        /// This process's.
+        /// The process.
         User = abi::BUFFER_USER,
-        /// Another driver's.
+        /// Another driver or process, by a dma-buf.
         Dmabuf = abi::BUFFER_DMABUF,
     }
 }
 
 info! {
-    /// What the kernel says of a [`Buffer`].
+    /// A [`Buffer`], as the kernel has it.
     #[doc(alias = "rust_ulp_buffer_query")]
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct BufferInfo(arg: &abi::BufferQuery) {
-        /// Whose memory it is.
+        /// The owner of the memory.
         pub kind: BufferKind = BufferKind::from_code(arg.kind),
         /// Bytes.
         pub len: u64 = arg.length,
@@ -259,7 +259,7 @@ info! {
         pub charged: u64,
         /// Bytes under one key, at most.
         pub key_bytes: u64,
-        /// How many keys it takes.
+        /// Keys that it takes.
         pub keys: u32,
         /// Bytes of its pages, or those that were found contiguous: a power of two.
         pub page_size: u32,
@@ -267,13 +267,13 @@ info! {
         pub node: i32,
         /// Grants that there are of it.
         pub grants: u32,
-        /// Whether requests and peers only read it.
+        /// True if requests and peers only read it.
         pub read_only: bool = arg.buffer_flags & abi::BUFFER_READ_ONLY != 0,
     }
 }
 
 impl Buffer {
-    /// What the kernel says of it.
+    /// Asks the kernel for its state.
     pub fn query(&self) -> Result<BufferInfo> {
         let mut arg = abi::BufferQuery {
             buffer: self.handle(),

@@ -39,13 +39,13 @@ pub(crate) fn buffer_len(len: usize, max_buffer: u64) -> Result<()> {
     within("the length of a buffer", len as u64, 1, max_buffer)
 }
 
-/// A number of 24 bits: of a queue pair, or of a packet.
+/// Checks a number of 24 bits: of a queue pair, or of a packet.
 pub(crate) fn bits_24(what: &'static str, value: u32) -> Result<u32> {
     at_most(what, value, 0xff_ffff)
 }
 
-/// How long a reliable queue pair waits for an acknowledgement before it repeats a request: 4.096
-/// us * 2^n, with n from 1 to 31 (8 us to 2.4 hours), or for ever.
+/// The time that a reliable queue pair waits for an acknowledgement before it repeats a request:
+/// 4.096 us * 2^n, with n from 1 to 31 (8 us to 2.4 hours), or for ever.
 ///
 /// A device may take up to four times as long. With [`Retries`] of `r`, a peer that vanished is
 /// noticed after about `r + 1` times this.
@@ -61,12 +61,12 @@ pub(crate) fn bits_24(what: &'static str, value: u32) -> Result<u32> {
 pub struct AckTimeout(pub(crate) u8);
 
 impl AckTimeout {
-    /// It never gives up: a peer that vanished is never noticed.
+    /// No limit: a peer that vanished is never noticed.
     pub const FOREVER: Self = Self(0);
     /// 67.1 ms: what a connection gets unless said.
     pub const DEFAULT: Self = Self(14);
 
-    /// The time with this number: 0 for ever, 1 to 31 for 4.096 us * 2^n.
+    /// Returns the time with this number: 0 for ever, 1 to 31 for 4.096 us * 2^n.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl AckTimeout {
         at_most("an acknowledgement timeout", n, 31).map(Self)
     }
 
-    /// The shortest time that is at least so long; at most 4.096 us * 2^31.
+    /// Returns the shortest time of at least `time`; at most 4.096 us * 2^31.
     pub fn at_least(time: Duration) -> Self {
         (1..31)
             .map(Self)
@@ -83,12 +83,12 @@ impl AckTimeout {
             .unwrap_or(Self(31))
     }
 
-    /// How long; [`None`] for ever.
+    /// Returns the time; [`None`] for ever.
     pub fn duration(self) -> Option<Duration> {
         (self.0 != 0).then(|| Duration::from_nanos(4096 << (self.0 & 31)))
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn code(self) -> u8 {
         self.0
     }
@@ -109,7 +109,7 @@ impl fmt::Debug for AckTimeout {
     }
 }
 
-/// How often a reliable queue pair repeats what was not acknowledged: 0 to 7.
+/// The number of times that a reliable queue pair repeats what was not acknowledged: 0 to 7.
 ///
 /// rxe takes 7 as for ever, with which a peer that vanished is never noticed; other devices take it
 /// as seven.
@@ -122,7 +122,7 @@ impl Retries {
     /// 6: what a connection gets unless said.
     pub const DEFAULT: Self = Self(6);
 
-    /// So many: 0 to 7.
+    /// Returns a count of 0 to 7.
     ///
     /// # Errors
     ///
@@ -131,14 +131,14 @@ impl Retries {
         at_most("a number of retries", count, 7).map(Self)
     }
 
-    /// How many.
+    /// Returns the count.
     pub fn count(self) -> u8 {
         self.0
     }
 }
 
-/// How often a reliable queue pair repeats what found no receive at the peer: 0 to 6 times, or for
-/// ever.
+/// The number of times that a reliable queue pair repeats what found no receive at the peer: 0 to
+/// 6, or for ever.
 ///
 /// Between two tries it waits as long as the peer's [`RnrTimer`] says.
 ///
@@ -147,12 +147,12 @@ impl Retries {
 pub struct RnrRetries(pub(crate) u8);
 
 impl RnrRetries {
-    /// It never gives up: a peer that forgot to post is never noticed.
+    /// No limit: a peer that forgot to post is never noticed.
     pub const FOREVER: Self = Self(7);
     /// 6: what a connection gets unless said.
     pub const DEFAULT: Self = Self(6);
 
-    /// So many: 0 to 6, and 7 for ever.
+    /// Returns a count of 0 to 6, and for ever with 7.
     ///
     /// # Errors
     ///
@@ -161,12 +161,12 @@ impl RnrRetries {
         at_most("a number of RNR retries", count, 7).map(Self)
     }
 
-    /// How many; [`None`] for ever.
+    /// Returns the count; [`None`] for ever.
     pub fn count(self) -> Option<u8> {
         (self.0 != 7).then_some(self.0)
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn code(self) -> u8 {
         self.0
     }
@@ -178,8 +178,8 @@ const RNR_TIMES: [u32; 32] = [
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// What a peer whose request found no receive is told to wait before it tries again: 0.01 ms to
-/// 655.36 ms.
+/// The time that a peer whose request found no receive is told to wait before it tries again: 0.01
+/// ms to 655.36 ms.
 ///
 /// | n | ms | | n | ms | | n | ms | | n | ms |
 /// |---|---|---|---|---|---|---|---|---|---|---|
@@ -200,7 +200,7 @@ impl RnrTimer {
     /// 10.24 ms: what a connection gets unless said.
     pub const DEFAULT: Self = Self(20);
 
-    /// The time with this number of the table: 0 to 31.
+    /// Returns the time with this number of the table: 0 to 31.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ impl RnrTimer {
         at_most("an RNR timer", n, 31).map(Self)
     }
 
-    /// The shortest time that is at least so long; at most 655.36 ms.
+    /// Returns the shortest time of at least `time`; at most 655.36 ms.
     pub fn at_least(time: Duration) -> Self {
         (1..32)
             .map(Self)
@@ -217,13 +217,13 @@ impl RnrTimer {
             .unwrap_or(Self(0))
     }
 
-    /// How long.
+    /// Returns the time.
     pub fn duration(self) -> Duration {
         let units = RNR_TIMES.get(usize::from(self.0 & 31)).copied();
         Duration::from_micros(10) * units.unwrap_or(0)
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn code(self) -> u8 {
         self.0
     }
@@ -248,7 +248,7 @@ impl fmt::Debug for RnrTimer {
 pub struct TrafficClass(pub u8);
 
 impl TrafficClass {
-    /// That of a differentiated-services code point, 0 to 63, without ECN.
+    /// Returns the class of a differentiated-services code point, 0 to 63, without ECN.
     ///
     /// # Errors
     ///
@@ -257,12 +257,12 @@ impl TrafficClass {
         at_most("a DSCP", dscp, 63).map(|dscp| Self(dscp << 2))
     }
 
-    /// The code point: 0 to 63.
+    /// Returns the code point: 0 to 63.
     pub fn dscp(self) -> u8 {
         self.0 >> 2
     }
 
-    /// The congestion bits: 0 not capable, 1 and 2 capable, 3 congestion was met.
+    /// Returns the congestion bits: 0 not capable, 1 and 2 capable, 3 congestion was met.
     pub fn ecn(self) -> u8 {
         self.0 & 3
     }

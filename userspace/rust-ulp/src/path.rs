@@ -6,7 +6,7 @@ use crate::abi;
 use crate::gid::Gid;
 use crate::params::TrafficClass;
 
-/// The way to a peer.
+/// The path to a peer.
 #[doc(alias = "rust_ulp_ah_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -27,12 +27,12 @@ pub struct Path {
     pub sl: u8,
     /// The peer's LID; InfiniBand only.
     pub lid: u16,
-    /// Whether GIDs and hop limit count; always with RoCE, and on InfiniBand between subnets.
+    /// True if GIDs and hop limit count: always with RoCE, and on InfiniBand between subnets.
     pub is_global: bool,
 }
 
 impl Path {
-    /// The way to `gid` from the GID at `gid_index` of `port`, everything else as the route says.
+    /// Returns the path to `gid` from the GID at `gid_index` of `port`, else as the route says.
     pub fn new(gid: Gid, port: u32, gid_index: u8) -> Self {
         Self {
             gid,

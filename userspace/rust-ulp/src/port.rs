@@ -10,14 +10,14 @@ use crate::numbered::numbered;
 use crate::sys::File;
 use std::fmt;
 
-/// The text of a NUL-terminated field.
+/// Returns the text of a NUL-terminated field.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }
 
 numbered! {
-    /// What a port is in.
+    /// The state of a port.
     pub enum PortState(pub(crate) u32) {
         /// No link, or its interface is down.
         Down = 1,
@@ -33,7 +33,7 @@ numbered! {
 }
 
 numbered! {
-    /// Below what a port sits. A layer that is not specified is `Other(0)`.
+    /// The link layer of a port. A layer that is not specified is `Other(0)`.
     pub enum LinkLayer(pub(crate) u32) {
         /// InfiniBand: peers are addressed by LID.
         InfiniBand = abi::LINK_INFINIBAND,
@@ -45,19 +45,19 @@ numbered! {
 numbered! {
     /// The state of the physical link of a port.
     pub enum PhysState(pub(crate) u32) {
-        /// It saves power.
+        /// The port saves power.
         Sleep = 1,
-        /// It looks for a peer.
+        /// The port looks for a peer.
         Polling = 2,
-        /// It is switched off.
+        /// The port is switched off.
         Disabled = 3,
-        /// It agrees on the link with the peer.
+        /// The port agrees on the link with the peer.
         Training = 4,
         /// The link is up.
         LinkUp = 5,
-        /// It repairs the link after errors.
+        /// The port repairs the link after errors.
         ErrorRecovery = 6,
-        /// It is tested.
+        /// The port is tested.
         PhyTest = 7,
     }
 }
@@ -92,21 +92,21 @@ bitflags::bitflags! {
     pub struct PortCaps: u32 {
         /// A subnet manager runs on it.
         const SM = 1 << 1;
-        /// It sends notices.
+        /// The port sends notices.
         const NOTICE = 1 << 2;
-        /// It sends traps.
+        /// The port sends traps.
         const TRAP = 1 << 3;
-        /// Its queue pairs can move to another path.
+        /// Queue pairs of the port can move to another path.
         const AUTO_MIGRATION = 1 << 5;
-        /// It maps service levels to virtual lanes.
+        /// The port maps service levels to virtual lanes.
         const SL_MAP = 1 << 6;
-        /// It answers the connection manager.
+        /// The port answers the connection manager.
         const CM = 1 << 16;
-        /// It can be managed over SNMP.
+        /// The port can be managed over SNMP.
         const SNMP_TUNNEL = 1 << 17;
-        /// It asks its clients to register again.
+        /// The port asks its clients to register again.
         const CLIENT_REREGISTER = 1 << 25;
-        /// Its GIDs are IP addresses.
+        /// GIDs of the port are IP addresses.
         const IP_BASED_GIDS = 1 << 26;
         const _ = !0;
     }
@@ -117,9 +117,9 @@ info! {
     #[doc(alias = "rust_ulp_port_query")]
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PortInfo(arg: &abi::PortQuery) {
-        /// Its number, from 1.
+        /// The port, from 1.
         pub port: u32,
-        /// Its state.
+        /// The state.
         pub state: PortState = PortState::from_code(arg.state),
         /// The state of its physical link.
         pub phys_state: PhysState = PhysState::from_code(arg.phys_state),
@@ -147,13 +147,13 @@ info! {
         pub active_width: Option<u32> = lanes(arg.active_width),
         /// Rate of each lane of its link.
         pub active_speed: LinkSpeed = LinkSpeed::from_code(arg.active_speed),
-        /// Its capabilities.
+        /// The capabilities.
         pub capabilities: PortCaps = PortCaps::from_bits_retain(arg.port_cap_flags),
         /// Packets with a wrong P_Key.
         pub bad_pkeys: u32 = arg.bad_pkey_cntr,
         /// Packets with a wrong Q_Key.
         pub qkey_violations: u32 = arg.qkey_viol_cntr,
-        /// Its network interface, when that is in this network namespace.
+        /// The network interface, when that is in this network namespace.
         pub ifindex: Option<u32> = (arg.ifindex != 0).then_some(arg.ifindex),
     }
 }
@@ -208,9 +208,9 @@ impl fmt::Display for GidType {
 pub struct GidEntry {
     /// The GID.
     pub gid: Gid,
-    /// Its place in the table.
+    /// The index in the table.
     pub index: u32,
-    /// Its protocol.
+    /// The protocol.
     pub gid_type: GidType,
     /// Number and name of its network interface, when that is in this network namespace.
     pub interface: Option<(u32, String)>,
@@ -254,7 +254,7 @@ pub struct DefaultGid {
     pub gid_index: u8,
     /// The GID.
     pub gid: Gid,
-    /// Why this one, in words.
+    /// The reason for this choice, as text.
     pub reason: String,
 }
 

@@ -5,7 +5,7 @@
 use crate::error::{Error, Result};
 use std::ops::{Bound, RangeBounds};
 
-/// Offset and length of `range` in something of `capacity` bytes, if it is within.
+/// Returns offset and length of `range` in something of `capacity` bytes, if it is within.
 #[inline]
 fn resolve(range: (Bound<u64>, Bound<u64>), capacity: u64) -> Option<(u64, u64)> {
     let start = match range.0 {

@@ -190,7 +190,7 @@ impl Watch {
         self.poll_shared(cx, &waker, take)
     }
 
-    /// The same, where a change wakes `waker`, which is that of all tasks that wait.
+    /// Waits as [`Self::poll_until`]; a change wakes `waker`, that of all tasks that wait.
     pub(crate) fn poll_shared<T>(
         &self,
         cx: &mut Context<'_>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Why a connection does not come about: what the peer says, or its connection manager.
+//! Refused and rejected connections: the reasons of the peer and of its connection manager.
 
 use crate::abi;
 use crate::numbered::numbered;
@@ -32,7 +32,7 @@ pub enum WireError {
 }
 
 numbered! {
-    /// Why a connection was refused.
+    /// The reason why a connection was refused.
     #[derive(thiserror::Error)]
     pub enum Refusal(
         pub(crate) u16,
@@ -73,8 +73,8 @@ impl Private {
         }
     }
 
-    /// The bytes as they came. The manager fills up with zeros: how long it was, the sender has to
-    /// say.
+    /// Returns the bytes as they came. The manager fills up with zeros: the sender has to tell the
+    /// length.
     pub fn raw(&self) -> &[u8] {
         &self.bytes
     }
@@ -83,7 +83,7 @@ impl Private {
 macro_rules! reasons {
     ($($(#[$meta:meta])* $variant:ident = $code:literal, $text:literal;)*) => {
         numbered! {
-            /// Why a request was rejected.
+            /// The reason why a request was rejected.
             ///
             /// The reasons of the InfiniBand Architecture Specification, 12.6.7.2.
             pub enum RejectReason(pub u32) {
@@ -138,7 +138,7 @@ reasons! {
 pub struct Rejection {
     /// The address that was asked.
     pub peer: SocketAddr,
-    /// Why.
+    /// The reason.
     pub reason: RejectReason,
     /// The private data of the peer.
     pub private: Private,

@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use std::sync::Arc;
 
 impl Pd {
-    /// A shared receive queue of this domain, whose receives complete in `cq`.
+    /// Begins a shared receive queue of this domain, whose receives complete in `cq`.
     pub fn srq_builder(&self, cq: &Cq) -> SrqBuilder {
         let (info, limits) = (self.device().info(), self.device().limits());
         SrqBuilder {
@@ -48,7 +48,7 @@ impl SrqBuilder {
         self
     }
 
-    /// Elements per receive; 4 unless said.
+    /// Sets the elements per receive; 4 unless said.
     pub fn max_sge(mut self, n: u32) -> Self {
         self.max_sge = n;
         self
@@ -134,9 +134,9 @@ info! {
         pub limit: Option<u32> = (arg.limit != 0).then_some(arg.limit),
         /// Receives posted and not completed.
         pub recvs_in_flight: u32,
-        /// Those of them that a queue pair has taken, though a later one has completed. Each queue
-        /// pair in use may hold one; queue pairs that have ended hold the rest. Others can be posted
-        /// in their place.
+        /// Receives in flight that a queue pair has taken, though a later one has completed. Each
+        /// queue pair in use may hold one; queue pairs that have ended hold the rest. Others can be
+        /// posted in their place.
         pub orphans: u32,
     }
 }
@@ -190,12 +190,12 @@ impl Srq {
         self.inner.max_wr
     }
 
-    /// Elements per receive, as the device granted it.
+    /// Returns the elements per receive, as the device granted them.
     pub fn max_sge(&self) -> u32 {
         self.inner.max_sge
     }
 
-    /// The queue in which its receives report their end.
+    /// Returns the completion queue of its receives.
     pub fn cq(&self) -> &Cq {
         &self.inner.cq
     }

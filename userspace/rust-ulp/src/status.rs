@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a completion says: how the request ended, and what it was.
+//! The status and the opcode of a completion.
 
 use crate::abi;
 use crate::numbered::numbered;

@@ -76,7 +76,7 @@ impl Process {
     }
 }
 
-/// The file behind a descriptor of this process, for the fake kernel.
+/// Returns the file behind a descriptor of this process, for the fake kernel.
 #[cfg(test)]
 pub(crate) fn look_up(fd: RawFd) -> Result<OwnedFd, Errno> {
     if fd < 0 {
@@ -210,12 +210,12 @@ pub(crate) mod counting {
     #[global_allocator]
     static ALLOCATOR: Counting = Counting;
 
-    /// How often this thread has allocated.
+    /// Returns how often this thread has allocated.
     pub(crate) fn allocations() -> u64 {
         COUNT.with(Cell::get)
     }
 
-    /// What `f` allocates is not counted.
+    /// Runs `f`, whose allocations are not counted.
     pub(crate) fn uncounted<T>(f: impl FnOnce() -> T) -> T {
         let before = PAUSED.with(|paused| paused.replace(true));
         let result = f();

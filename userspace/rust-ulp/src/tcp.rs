@@ -41,14 +41,14 @@ pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time that [`PreparedQp::accept_tcp`] waits for a peer to connect: 60 seconds.
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long the host of a peer may be silent before the connection to it has failed. It is asked
-/// `PROBES` times whether it is there, from `IDLE` on, every `BETWEEN`.
+/// The time that the host of a peer may be silent before the connection to it has failed. It is
+/// asked `PROBES` times whether it is there, from `IDLE` on, every `BETWEEN`.
 const HOST_TIMEOUT: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(20);
 const BETWEEN: Duration = Duration::from_secs(10);
 const PROBES: u32 = 4;
 
-/// How long after a refusal another attempt is made.
+/// The time between a refusal and the next attempt.
 const RETRY: Duration = Duration::from_millis(50);
 
 const ACCEPTING: &str = "waiting for a peer to connect";
@@ -57,11 +57,11 @@ const ACCEPTING: &str = "waiting for a peer to connect";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Peer {
-    /// Its TCP address.
+    /// The TCP address.
     pub addr: SocketAddr,
-    /// Its end of the connection.
+    /// The peer's end of the connection.
     pub endpoint: Endpoint,
-    /// Its grants with their rights, in the order in which it passed them.
+    /// The peer's grants with their rights, in the order in which it passed them.
     pub grants: Vec<RemoteSlice>,
     /// Open as long as one of the two sides has use for the other: see [`Self::wait_gone`].
     tcp: Arc<Connection>,
@@ -601,7 +601,7 @@ impl<T: Connected> PreparedQp<T> {
         self.agreed(agreed)
     }
 
-    /// The exchange at the side that connects.
+    /// Runs the exchange at the side that connects.
     async fn agree(
         &self,
         who: Who,
@@ -916,7 +916,7 @@ impl Incoming {
         qp.agreed(agreed)
     }
 
-    /// The exchange at the side that accepts.
+    /// Runs the exchange at the side that accepts.
     async fn agree<T: Connected>(
         self,
         who: Who,
@@ -965,7 +965,7 @@ mod tests {
     use crate::endpoint::Mtu;
     use crate::gid::Gid;
 
-    /// One that has `tcp` to its peer.
+    /// Returns one that has `tcp` to its peer.
     fn at(tcp: TcpStream) -> Peer {
         Peer {
             addr: tcp.peer_addr().unwrap(),

@@ -11,11 +11,11 @@ use std::fmt;
 
 /// The transport of a queue pair: [`Rc`](crate::qp::Rc), [`Uc`](crate::qp::Uc) or [`Ud`].
 pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
-    /// As the ABI has it.
+    /// The number of the transport in the ABI.
     #[doc(hidden)]
     const QP_TYPE: u32;
 
-    /// As messages have it.
+    /// The number of the transport in messages.
     #[doc(hidden)]
     const TYPE: TransportType;
 
@@ -23,11 +23,11 @@ pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
     #[doc(hidden)]
     type Peer: Copy + fmt::Debug + std::marker::Send + Sync + 'static;
 
-    /// The other end, as the kernel knows it.
+    /// Returns the other end, as the kernel knows it.
     #[doc(hidden)]
     fn peer(info: &QpInfo, mtu: Mtu) -> Self::Peer;
 
-    /// The other end, if it is one.
+    /// Returns the other end, if it is one.
     #[doc(hidden)]
     fn end(peer: &Self::Peer) -> Option<&Endpoint>;
 }
@@ -103,7 +103,7 @@ impl Transport for Ud {
 
 /// A state of a queue pair that its type says: [`Init`] or [`Rts`].
 pub trait State: sealed::Sealed + fmt::Debug + 'static {
-    /// What is known of the other end.
+    /// The type of the other end.
     #[doc(hidden)]
     type Peer<T: Transport>: Copy + fmt::Debug + std::marker::Send + Sync + 'static;
 }

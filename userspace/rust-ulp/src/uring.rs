@@ -134,10 +134,10 @@ struct Slot {
     wr_id: u64,
     queue: u32,
     qp_num: u32,
-    /// Of its completion.
+    /// The opcode of its completion.
     opcode: u8,
     device: Option<Arc<DeviceInner>>,
-    /// Of a batch.
+    /// The requests of a batch.
     count: Option<u32>,
     keep: Vec<Buffer>,
     to: Option<AddressHandle>,
@@ -281,7 +281,7 @@ impl Ring {
         self.free.pop();
     }
 
-    /// The slot for the next entry, which is the last of those that are free.
+    /// Returns the slot for the next entry, which is the last of those that are free.
     fn room(&self) -> Result<u32> {
         if self.uring.staged() >= self.uring.entries() as usize {
             return Err(Error::QueueFull);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What two programs say to each other over TCP before their queue pairs are connected.
+//! The messages of two programs over TCP before their queue pairs are connected.
 //!
 //! The messages are neither authenticated nor encrypted: use them in trusted networks only.
 //!
@@ -100,9 +100,9 @@ impl TransportType {
 pub struct Hello {
     /// The type of its queue pair.
     pub transport: TransportType,
-    /// Its end of the connection.
+    /// The sender's end of the connection.
     pub endpoint: Endpoint,
-    /// Its grants, with their rights.
+    /// The sender's grants, with their rights.
     pub grants: Vec<RemoteSlice>,
 }
 
@@ -156,7 +156,7 @@ impl Header {
         Ok(Self { kind, len })
     }
 
-    /// Bytes of the body.
+    /// Returns the bytes of the body.
     pub fn body_len(&self) -> usize {
         self.len
     }
@@ -221,8 +221,8 @@ fn hello(input: &mut Input<'_>) -> Result<Hello, WireError> {
 }
 
 impl Message {
-    /// Header and body. Grants beyond [`MAX_GRANTS`] are left out; numbers of 24 bits are cut to
-    /// that.
+    /// Encodes header and body. Grants beyond [`MAX_GRANTS`] are left out; numbers of 24 bits are
+    /// cut to that.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, body) = match self {
             Self::Hello(hello) => (TYPE_HELLO, encode_hello(hello)),
@@ -284,8 +284,8 @@ impl PrivateData {
     const MAGIC: [u8; 2] = *b"RU";
     const VERSION: u8 = 1;
 
-    /// The bytes. Grants beyond 15 and bytes beyond 255 make it longer than anything can carry, and
-    /// are an error there.
+    /// Encodes the data. Grants beyond 15 and bytes beyond 255 make it longer than anything can
+    /// carry, and are an error there.
     pub fn encode(&self) -> Vec<u8> {
         let count = u8::try_from(self.grants.len()).unwrap_or(u8::MAX).min(15);
         let len = u8::try_from(self.data.len()).unwrap_or(u8::MAX);

@@ -44,13 +44,13 @@ pub struct Request<'a> {
     pub(crate) to: Option<&'a Destination>,
 }
 
-/// What a request has besides its data and its receiver.
+/// The parts of a request besides its data and its receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     user_data: u64,
     timeout_ns: u64,
     remote: Option<RemoteSlice>,
-    /// Of an atomic operation.
+    /// Arguments of an atomic operation.
     args: abi::WrArgs,
     needed: Access,
     imm_data: u32,
@@ -218,8 +218,8 @@ fn check_remote(remote: RemoteSlice, needed: Access, len: u64) -> Result<()> {
 pub(crate) struct Data {
     /// Bytes.
     len: u64,
-    /// Whether all of it belongs to the device of the queue: the same number may name another object
-    /// there.
+    /// True if all of it belongs to the device of the queue: the same number may name another
+    /// object there.
     is_here: bool,
     /// The flag of inline bytes that are in no buffer.
     inline: u16,
@@ -548,7 +548,7 @@ impl<'a> Write<'a> {
         Self::with(Local::Bytes(src), dst)
     }
 
-    /// Also completes a receive of the peer's, which gets this number (in host order on both
+    /// Completes a receive of the peer's, too, which gets this number (in host order on both
     /// sides).
     #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
@@ -630,8 +630,8 @@ impl<'a> Send<'a> {
 }
 
 impl<'a> Send<'a> {
-    /// Also takes a grant of the peer's away: when the message has arrived, the key of `grant`
-    /// opens nothing any more, and the peer is told which one it was
+    /// Invalidates a grant of the peer's, too: when the message has arrived, the key of `grant` is
+    /// invalid, and the peer is told which one it was
     /// ([`Completion::invalidated`](crate::Completion::invalidated)). Not every device does it:
     /// [`DeviceInfo::supports`](crate::device::DeviceInfo::supports) tells.
     #[inline]

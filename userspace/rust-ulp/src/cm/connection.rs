@@ -26,11 +26,11 @@ info! {
     #[doc(alias = "rust_ulp_conn_query")]
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ConnectionInfo(arg: &abi::ConnQuery) {
-        /// Its state.
+        /// The state of the connection.
         pub state: State = State::from_code(arg.state),
-        /// This side's address.
+        /// The address of this side.
         pub local: SocketAddr = from_abi(&arg.local),
-        /// The other side's address.
+        /// Returns the address of the other side.
         pub peer: SocketAddr = from_abi(&arg.peer),
         /// The parameters that both sides agreed on.
         pub params: Params = Params::new(&arg.param),
@@ -99,7 +99,7 @@ impl Connection {
         self.inner.parts.local
     }
 
-    /// The other side's address.
+    /// Returns the address of the other side.
     pub fn peer_addr(&self) -> SocketAddr {
         self.inner.parts.peer
     }

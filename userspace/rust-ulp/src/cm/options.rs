@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How to connect and accept, and what to say along.
+//! Options and private data of connecting, accepting and rejecting.
 
 #[cfg(doc)]
 use super::Request;
@@ -83,7 +83,7 @@ macro_rules! options {
         }
 
         impl $name {
-            /// A time limit of [`TIMEOUT`], and nothing said.
+            /// Returns options with a time limit of [`TIMEOUT`] and without private data.
             pub fn new() -> Self {
                 Self {
                     timeout: TIMEOUT,

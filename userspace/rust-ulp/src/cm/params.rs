@@ -23,11 +23,11 @@ info! {
         pub responder: u8 = param.responder_resources,
         /// Reads and atomics that this side has under way at a time.
         pub initiator: u8 = param.initiator_depth,
-        /// How often a request is repeated that is not acknowledged.
+        /// Repeats of a request that is not acknowledged.
         pub retry_cnt: Retries = Retries(param.retry_cnt),
-        /// How often a request is repeated that finds no receive.
+        /// Repeats of a request that finds no receive.
         pub rnr_retry: RnrRetries = RnrRetries(param.rnr_retry),
-        /// How long an end waits for an acknowledgement, if the manager told it.
+        /// Wait of an end for an acknowledgement, if the manager told it.
         pub timeout: Option<AckTimeout> =
             (param.ack_timeout != 0).then_some(AckTimeout(param.ack_timeout)),
         /// DSCP and ECN, if they were said.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the peer said, in the form of this crate.
+//! The peer's private data, in the form of this crate.
 
 use crate::error::Result;
 use crate::params::nth;
@@ -19,7 +19,7 @@ impl Private {
         Ok(wire::PrivateData::decode(self.raw())?)
     }
 
-    /// The grant number `index`, from 0.
+    /// Returns the grant number `index`, from 0.
     ///
     /// # Errors
     ///

@@ -60,7 +60,7 @@ impl Request {
         Params::new(&self.param)
     }
 
-    /// Number of the peer's queue pair.
+    /// Returns the number of the peer's queue pair.
     pub fn peer_qp_num(&self) -> u32 {
         self.peer_qp_num
     }

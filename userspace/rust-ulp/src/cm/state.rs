@@ -24,9 +24,9 @@ numbered! {
         Established = abi::CONN_ESTABLISHED,
         /// One side has ended it.
         Disconnected = abi::CONN_DISCONNECTED,
-        /// It has ended, and late packets are gone.
+        /// The connection has ended, and late packets are gone.
         TimewaitOver = abi::CONN_TIMEWAIT_OVER,
-        /// It did not come about.
+        /// The connection was never established.
         Failed = abi::CONN_FAILED,
     }
 }

@@ -182,7 +182,7 @@ impl File {
         Ok(fd)
     }
 
-    /// The file that is readable while there are events, and reports the removal of the device.
+    /// Returns the file that is readable while there are events and reports the device's removal.
     pub(crate) fn event_source(&self) -> BorrowedFd<'_> {
         #[cfg(test)]
         if let Some(fake) = &self.fake {
@@ -282,7 +282,7 @@ fn wait_for_any(fds: &mut [PollFd<'_>], left: Duration) -> Result<bool, Errno> {
     }
 }
 
-/// A file that a task of tokio waits for, until it is readable.
+/// Returns a file that a task of tokio waits for, until it is readable.
 ///
 /// # Panics
 ///

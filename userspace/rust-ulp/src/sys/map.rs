@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The address of memory that a request reads while it is submitted.
+/// Returns the address of memory that a request reads while it is submitted.
 pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
     slice.as_ptr().expose_provenance() as u64
 }
@@ -38,7 +38,7 @@ unsafe impl Send for Mapping {}
 // SAFETY: All access through a shared reference is atomic.
 unsafe impl Sync for Mapping {}
 
-/// A length as mmap() has it, rounded up.
+/// Rounds a length up, as mmap() does.
 fn whole(len: u64, multiple: usize) -> Result<NonZeroUsize, Errno> {
     usize::try_from(len)
         .ok()
@@ -85,9 +85,9 @@ impl Mapping {
         unsafe { madvise(self.base, self.len, MmapAdvise::MADV_DONTFORK) }
     }
 
-    /// Memory of `len` bytes at `base` that somebody else owns, who also decides whether a forked
-    /// child gets it. Fails with `EFAULT` for a null pointer, and with `EINVAL` unless both are
-    /// multiples of 8.
+    /// Describes memory of `len` bytes at `base` that somebody else owns, who also decides whether
+    /// a forked child gets it. Fails with `EFAULT` for a null pointer, and with `EINVAL` unless
+    /// both are multiples of 8.
     ///
     /// # Safety
     ///
@@ -107,7 +107,7 @@ impl Mapping {
         })
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base.cast()
     }
@@ -156,7 +156,7 @@ impl Mapping {
         self.writable
     }
 
-    /// The memory as words.
+    /// Returns the memory as words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: By the type invariants this is `len / 8` aligned words that stay mapped as long
         // as `self` is borrowed. Any bytes are a valid AtomicU64, which may change behind a shared

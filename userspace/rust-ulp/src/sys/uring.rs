@@ -68,7 +68,7 @@ impl Uring {
         })
     }
 
-    /// Entries that go into the ring together at most.
+    /// Returns how many entries go into the ring together at most.
     pub(crate) fn entries(&self) -> u32 {
         self.ring.params().sq_entries()
     }
@@ -132,7 +132,7 @@ impl Uring {
         }
     }
 
-    /// Completions that can be taken.
+    /// Returns how many completions can be taken.
     pub(crate) fn ready(&mut self) -> usize {
         self.ring.completion().len()
     }
@@ -201,13 +201,13 @@ impl AsFd for Uring {
     }
 }
 
-/// A request as the bytes of a command.
+/// Returns a request as the bytes of a command.
 pub(crate) fn request_bytes(wr: &abi::Wr) -> [u8; 80] {
     // SAFETY: Both are 72 bytes, and a `Wr` has no padding.
     command(unsafe { std::mem::transmute::<abi::Wr, [u8; 72]>(*wr) })
 }
 
-/// A batch as the bytes of a command.
+/// Returns a batch as the bytes of a command.
 pub(crate) fn batch_bytes(batch: &abi::UringBatch) -> [u8; 80] {
     // SAFETY: Both are 16 bytes, and a `UringBatch` has no padding.
     command(unsafe { std::mem::transmute::<abi::UringBatch, [u8; 16]>(*batch) })
