@@ -29,7 +29,7 @@ use kernel::sync::atomic::{
 /// The statuses of `enum ib_wc_status`, from 0 to `IB_WC_GENERAL_ERR`.
 const DEVICE_STATUSES: usize = 22;
 
-/// The place of a status in [`Queue::completed`]: those of the device, TIMEOUT, CANCELED, others.
+/// Returns the index of a status in [`Queue::completed`]: device, TIMEOUT, CANCELED, others.
 fn place(status: u16) -> usize {
     match status {
         abi::WC_STATUS_TIMEOUT => DEVICE_STATUSES,

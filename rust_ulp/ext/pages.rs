@@ -321,8 +321,7 @@ impl Pages {
         })
     }
 
-    /// Never gives the pages back, since a device may use them. The device can be removed. Does not
-    /// sleep.
+    /// Leaks the pages, since a device may use them. The device can be removed. Does not sleep.
     pub(crate) fn leak(self: Arc<Self>) {
         if let Backing::Attached { buf, .. } = &self.backing {
             // SAFETY: This reference is never dropped, so the pages are not.

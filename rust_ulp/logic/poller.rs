@@ -109,7 +109,7 @@ impl<S: SharedState> Pollers<S> {
         }
     }
 
-    /// The timer ticks: looks whether a thread was called, and has not taken the call.
+    /// Looks, when the timer ticks, whether a thread was called and has not taken the call.
     pub fn tick(&self) -> Tick {
         let before = self.update(|state| {
             Some(match state & (CALLED | LATE) {

@@ -182,7 +182,7 @@ impl<H: WrHandler> Member<H> {
     }
 }
 
-/// The address of a queue pair, which nothing is read from.
+/// Returns the address of a queue pair, which nothing is read from.
 fn address(qp: *const bindings::ib_qp) -> usize {
     qp as usize
 }

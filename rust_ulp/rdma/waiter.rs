@@ -101,7 +101,7 @@ impl Waiter {
         }
     }
 
-    /// The request is over.
+    /// Wakes the waiter: the request is over.
     fn end(&self) {
         // SAFETY: The completion is initialized.
         unsafe { kernel::bindings::complete_all(self.done.get()) };
