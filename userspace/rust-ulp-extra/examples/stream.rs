@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Standard input of one host to standard output of another, through a ring of the receiver's memory.
+//! Standard input of one host to standard output of another, through a ring in its memory.
 //!
 //!     stream listen 0.0.0.0:18515 > copy
 //!     stream 10.9.0.2:18515 < file

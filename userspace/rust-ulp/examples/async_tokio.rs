@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Tasks of tokio that connect and wait for completions and events, and block no thread. Needs the
-//! feature `tokio`.
+//! A task of tokio that waits for completions and events. Needs the feature `tokio`.
 //!
 //!     async_tokio listen 10.9.0.2:18515
 //!     async_tokio 10.9.0.2:18515 "hello"
@@ -10,14 +9,13 @@ use rust_ulp::events::EventKind;
 use rust_ulp::qp::Rc;
 use rust_ulp::tcp::Listener;
 use rust_ulp::wr::{Recv, Send};
-use rust_ulp::{AsyncCq, AsyncEvents, Device, Opcode};
+use rust_ulp::{AsyncCq, AsyncEvents, Device};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::timeout;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const LONG: Duration = Duration::from_secs(30);
-const SHORT: Duration = Duration::from_millis(20);
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -50,7 +48,7 @@ async fn run(addr: &str, message: Option<&[u8]>) -> Result<()> {
     let mut events = AsyncEvents::new(&dev)?;
     let mut done = AsyncCq::new(&cq)?;
     // A wait that is given up has taken nothing.
-    let nothing = timeout(SHORT, done.wait()).await;
+    let nothing = timeout(Duration::from_millis(20), done.wait()).await;
     println!("nothing came: {}", nothing.is_err());
     let (qp, peer) = match message {
         None => {
@@ -58,20 +56,15 @@ async fn run(addr: &str, message: Option<&[u8]>) -> Result<()> {
             let incoming = timeout(LONG, listener.accept()).await??;
             incoming.accept_async(qp, &[], LONG).await?
         }
-        Some(_) => {
-            qp.connect_tcp_async(&[addr], &[], Default::default())
-                .await?
+        Some(message) => {
+            let options = Default::default();
+            let (qp, peer) = qp.connect_tcp_async(&[addr], &[], options).await?;
+            qp.post(Send::inline_bytes(message).signaled(false))?;
+            (qp, peer)
         }
     };
-    if let Some(message) = message {
-        qp.post(Send::inline_bytes(message))?;
-    }
-    let got = loop {
-        let done = timeout(LONG, done.wait()).await??.ok()?;
-        if done.opcode == Opcode::Recv {
-            break buf.slice(..done.byte_len as usize)?;
-        }
-    };
+    let received = timeout(LONG, done.wait()).await??.ok()?;
+    let got = buf.slice(..received.byte_len as usize)?;
     println!("it says {:?}", String::from_utf8_lossy(&got.to_vec()?));
     if message.is_none() {
         qp.post(Send::new(got))?;

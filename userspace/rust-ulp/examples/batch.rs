@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Many requests by one call: writes of which only the last reports its end, and messages over several queue pairs.
+//! Many requests by one call: writes, the last one signaled, and sends on several queue pairs.
 //!
 //!     batch listen 0.0.0.0:18515
 //!     batch 10.9.0.2:18515

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! As many messages as one likes, and never one without a receive: the receiver posts a new receive for each that
-//! completes, and tells of it by credits; a sender without credits waits.
+//! Flow control by credits: the receiver posts a new receive for each that has completed, and sends
+//! a credit for it; a sender without credits waits. It does not retry, so that a message without a
+//! receive would end the connection.
 //!
 //!     credits listen 0.0.0.0:18515
 //!     credits 10.9.0.2:18515 1000        # so many messages
-//!
-//! The sender does not repeat what finds no receive: one message too many would end the connection.
 
 use rust_ulp::qp::{Rc, RnrRetries};
 use rust_ulp::wr::{Recv, Send};

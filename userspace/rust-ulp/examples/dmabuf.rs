@@ -5,8 +5,8 @@
 //!     dmabuf listen 0.0.0.0:18515
 //!     dmabuf 10.9.0.2:18515 "hello"
 //!
-//! Both allocate theirs from the kernel's DMA heap. With a GPU, `export` returns the descriptor that the driver of the
-//! GPU exports; without `map()`, since only the GPU reads and writes the memory.
+//! Both allocate theirs from the kernel's DMA heap. With a GPU, `export` returns the descriptor of
+//! its driver; without `map()`, since only the GPU reads and writes the memory.
 
 use dma_heap::{Heap, HeapKind};
 use rust_ulp::qp::Rc;

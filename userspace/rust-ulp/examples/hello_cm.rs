@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A message into the memory of a host that the RDMA connection manager finds by its IP address, and an answer.
+//! A write to a host that the RDMA connection manager finds by its IP address, and an answer.
 //!
 //!     hello_cm listen 10.9.0.2:7174
 //!     hello_cm 10.9.0.2:7174 "hello"
@@ -39,12 +39,9 @@ fn listen(addr: &str) -> Result<()> {
     let listener = cm::Listener::bind(&dev, addr.parse()?, 4)?;
     println!("listening at {}", listener.local_addr());
     let request = listener.next_request(LONG)?;
-    let name = request.private().message()?.data;
-    println!(
-        "{} ({}) wants to connect",
-        request.peer_addr(),
-        String::from_utf8_lossy(&name)
-    );
+    let (peer, name) = (request.peer_addr(), request.private().message()?.data);
+    let name = String::from_utf8_lossy(&name);
+    println!("{peer} ({name}) wants to connect");
     let connection = request.accept(qp, &cm::AcceptOptions::new().grant(&grant))?;
     let done = cq.wait(LONG)?.ok()?;
     let got = buf.to_vec(..done.byte_len as usize)?;

@@ -9,8 +9,7 @@
 
 use rust_ulp::qp::Ud;
 use rust_ulp::wr::{Recv, SendTo};
-use rust_ulp::Qp;
-use rust_ulp::{Buffer, Cq, Datagram, Device, Endpoint, Error, Grh, LocalSlice, Mtu, Opcode};
+use rust_ulp::{error, Buffer, Cq, Datagram, Device, Endpoint, Error, Grh, Mtu, Opcode, Qp};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -38,16 +37,11 @@ fn open() -> Result<(Qp<Ud>, Cq, Buffer)> {
     Ok((qp.ready()?, cq, buf))
 }
 
-fn receive<'b>(
-    qp: &Qp<Ud>,
-    cq: &Cq,
-    room: &LocalSlice<'b>,
-    seconds: u64,
-) -> rust_ulp::error::Result<Datagram<'b>> {
+fn receive<'b>(qp: &Qp<Ud>, cq: &Cq, buf: &'b Buffer, seconds: u64) -> error::Result<Datagram<'b>> {
     loop {
         let done = cq.wait(Duration::from_secs(seconds))?.ok()?;
         if done.opcode == Opcode::Recv {
-            return qp.received(&done, room);
+            return qp.received(&done, &buf.slice(..)?);
         }
     }
 }
@@ -55,7 +49,7 @@ fn receive<'b>(
 fn answer() -> Result<()> {
     let (qp, cq, buf) = open()?;
     println!("{} {}", qp.endpoint().gid, qp.qp_num());
-    let got = receive(&qp, &cq, &buf.slice(..)?, 60)?;
+    let got = receive(&qp, &cq, &buf, 60)?;
     let from = qp.reply_to(&got)?;
     let (who, text) = (from.ah().path().gid, got.payload.to_vec()?);
     println!("{who} says {:?}", String::from_utf8_lossy(&text));
@@ -70,7 +64,7 @@ fn ask(gid: &str, number: &str, message: &str) -> Result<()> {
     let to = qp.address(&peer)?.queue_pair(peer.qp_num, qp.qkey());
     for _ in 0..5 {
         qp.post(SendTo::inline_bytes(message.as_bytes(), &to))?;
-        match receive(&qp, &cq, &buf.slice(..)?, 2) {
+        match receive(&qp, &cq, &buf, 2) {
             Err(Error::Timeout { .. }) => println!("no answer: asking again"),
             got => {
                 let text = got?.payload.to_vec()?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A write and then a message by io_uring: the message goes out only if the write went well. A thread of the
-//! kernel's posts them, without a system call. Needs the feature `io-uring`.
+//! A write and a message by io_uring: the message goes out only if the write succeeded. A thread of
+//! the kernel posts them, without a system call. Needs the feature `io-uring`.
 //!
 //!     uring listen 0.0.0.0:18515
 //!     uring 10.9.0.2:18515 "hello"
