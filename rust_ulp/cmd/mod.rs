@@ -39,6 +39,7 @@ fn is_zero<T: abi::Zero + PartialEq>(value: &T) -> bool {
 /// Declares the commands. Each line has:
 ///
 /// - the number and the struct of the command;
+/// - `first`: the size of the first version of a struct that has grown;
 /// - `flags`: the defined flags; `zero`: padding, also of nested structs. The command fails with
 ///   [`EINVAL`] for other values;
 /// - `private`: the maximum length of private data, else [`EMSGSIZE`]; zeros follow the data;
@@ -48,7 +49,7 @@ fn is_zero<T: abi::Zero + PartialEq>(value: &T) -> bool {
 macro_rules! commands {
     ($(
         $number:ident: $name:ident {
-            flags: $flags:expr $(, zero: ($($($zero:ident).+),+))?
+            $(first: $first:ident,)? flags: $flags:expr $(, zero: ($($($zero:ident).+),+))?
             $(, check: $check:path)? $(, private: $private:ident)?
         } => $access:ident($($handler:path),+);
     )*) => {
@@ -74,7 +75,8 @@ macro_rules! commands {
                         })?
                         Ok(())
                     }
-                    let user = User::<abi::$name>::new(arg, abi::$name::SIZE, check);
+                    const MIN: u32 = [$(abi::$first,)? abi::$name::SIZE][0];
+                    let user = User::<abi::$name>::new(arg, MIN, check);
                     access::$access(file, user, $($handler),+)
                 },)*
                 _ => return Err(ENOTTY),
@@ -94,7 +96,7 @@ commands! {
     IOC_DEVICE_LIST: DeviceList { flags: 0, zero: (pad) } => outside(query::devices);
     IOC_ATTACH: Attach { flags: 0, zero: (pad), check: query::check_attach }
         => modify_outside(query::attach);
-    IOC_DEVICE_QUERY: DeviceQuery { flags: 0 } => query(query::device);
+    IOC_DEVICE_QUERY: DeviceQuery { first: DEVICE_QUERY_SIZE_V1, flags: 0 } => query(query::device);
     IOC_PORT_QUERY: PortQuery { flags: 0, zero: (pad) } => query(query::port);
     IOC_GID_QUERY: GidQuery { flags: 0 } => outside(query::gids);
     IOC_PKEY_QUERY: PkeyQuery { flags: 0, zero: (pad) } => query(query::pkey);

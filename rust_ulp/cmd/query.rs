@@ -163,6 +163,9 @@ pub(super) fn device(ctx: &Ctx<'_>, value: &mut abi::DeviceQuery) -> Result {
         num_comp_vectors: attributes.num_comp_vectors,
         local_ca_ack_delay: attributes.local_ca_ack_delay,
         atomic_cap: attributes.atomic_cap,
+        device_cap_flags: attributes.device_cap_flags,
+        max_sge_rd: attributes.max_sge_rd,
+        max_srq_sge: attributes.max_srq_sge,
     };
     Ok(())
 }

@@ -36,7 +36,7 @@ numbers! {
         IOC_GRANT_QUERY = io(0x45);
     usize: NAME_MAX = 64;
     u64: TIMEOUT_INFINITE = 0xffffffffffffffff;
-    u32: CQE_SIZE_V1 = 64, EVENT_SIZE_V1 = 32, WR_SIZE_V1 = 72;
+    u32: CQE_SIZE_V1 = 64, DEVICE_QUERY_SIZE_V1 = 248, EVENT_SIZE_V1 = 32, WR_SIZE_V1 = 72;
     u32: DEVICE_DEFAULT = 1 << 0, DEVICE_LOCAL_NET = 1 << 1;
     u64: CAP_SRQ = 1 << 0, CAP_VIRT_DMA = 1 << 1;
     u32: ATOMIC_NONE = 0, ATOMIC_HCA = 1, ATOMIC_GLOB = 2;
@@ -118,7 +118,7 @@ abi! {
         @80 port: u32, @84 gid_index: u32, @88 event_size: u32, @92 pad: u32
     }
     /// Describes the device.
-    struct DeviceQuery = rust_ulp_device_query, 248 bytes, IOC_DEVICE_QUERY "DEVICE_QUERY" {
+    struct DeviceQuery = rust_ulp_device_query, 264 bytes, IOC_DEVICE_QUERY "DEVICE_QUERY" {
         @0 size: u32, @4 flags: u32, @8 name: [u8; NAME_MAX], @72 fw_ver: [u8; 32],
         @104 node_guid: [u8; 8], @112 sys_image_guid: [u8; 8], @120 max_mr_size: u64,
         @128 page_size_cap: u64, @136 caps: u64, @144 rc_send_ops: u64, @152 uc_send_ops: u64,
@@ -127,7 +127,8 @@ abi! {
         @196 max_recv_sge: u32, @200 max_cq: u32, @204 max_cqe: u32, @208 max_mr: u32,
         @212 max_pd: u32, @216 max_qp_rd_atom: u32, @220 max_qp_init_rd_atom: u32,
         @224 max_srq: u32, @228 max_srq_wr: u32, @232 max_fast_reg_pages: u32,
-        @236 num_comp_vectors: u32, @240 local_ca_ack_delay: u32, @244 atomic_cap: u32
+        @236 num_comp_vectors: u32, @240 local_ca_ack_delay: u32, @244 atomic_cap: u32,
+        @248 device_cap_flags: u64, @256 max_sge_rd: u32, @260 max_srq_sge: u32
     }
     /// Describes a port.
     struct PortQuery = rust_ulp_port_query, 88 bytes, IOC_PORT_QUERY "PORT_QUERY" {

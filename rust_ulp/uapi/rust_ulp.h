@@ -123,6 +123,7 @@
 #define RUST_ULP_NAME_MAX	64	/* IB_DEVICE_NAME_MAX, including the NUL */
 #define RUST_ULP_TIMEOUT_INFINITE	0xffffffffffffffffULL	/* no limit, but by signals */
 #define RUST_ULP_CQE_SIZE_V1	64U	/* smallest size of struct rust_ulp_cqe */
+#define RUST_ULP_DEVICE_QUERY_SIZE_V1	248U	/* smallest size of struct rust_ulp_device_query */
 #define RUST_ULP_EVENT_SIZE_V1	32U	/* smallest size of struct rust_ulp_event */
 #define RUST_ULP_WR_SIZE_V1	72U	/* smallest size of struct rust_ulp_wr */
 
@@ -233,6 +234,9 @@ struct rust_ulp_device_query {
 	__u32 num_comp_vectors;		/* [out; count] completion vectors, for CQ_CREATE */
 	__u32 local_ca_ack_delay;	/* [out; exponent] local CA ACK delay: 4.096 us * 2^n */
 	__u32 atomic_cap;	/* [out] RUST_ULP_ATOMIC_*; @rc_send_ops: if there are any */
+	__aligned_u64 device_cap_flags;	/* [out; bits] enum ib_device_cap_flags of the driver */
+	__u32 max_sge_rd;		/* [out; elements] maximum elements of a read request */
+	__u32 max_srq_sge;		/* [out; elements] maximum elements of a shared receive */
 };
 
 /* rust_ulp_port_query.link_layer, as enum rdma_link_layer */
@@ -285,10 +289,7 @@ struct rust_ulp_gid_entry {
 	__u8 ifname[16];	/* [out; text with NUL] name of the netdev with GID_LOCAL_NET */
 };
 
-/*
- * Lists the GIDs of a port. A GID whose netdev is in another network namespace than the opener's is
- * not listed, and no address may use it.
- */
+/* Lists the GIDs of a port. A GID of a netdev outside the opener's netns is hidden and unusable. */
 struct rust_ulp_gid_query {
 	__u32 size, flags;
 	__aligned_u64 entries;	/* [in; address] array of @capacity struct rust_ulp_gid_entry */
@@ -555,9 +556,8 @@ struct rust_ulp_qp_query {
  * An element of a request that crosses the border between two keys counts as two; every queue pair
  * takes one such element if the device supports two in such requests, but not in an atomic.
  *
- * The memory is charged to the process and to its user, each within RLIMIT_MEMLOCK, until the
- * buffer is destroyed and unmapped. The users of a user namespace share the limits of its owner,
- * unless that is root of the machine.
+ * The memory is charged to the process and its user, each within RLIMIT_MEMLOCK, until the buffer
+ * is destroyed and unmapped. A user namespace shares its owner's limits unless that is global root.
  */
 struct rust_ulp_buffer_create {
 	__u32 size, flags;

@@ -20,7 +20,7 @@ MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
 	.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UC) | BIT(IB_QPT_UD),     \
 	.atomics = true, .dma_lkey = true, .last_wqe = true,              \
 	.max_send_sge = HCA_MAX_SGE, .max_recv_sge = HCA_MAX_SGE - 1,     \
-	.max_sge_rd = HCA_MAX_SGE, .max_inline = HCA_MAX_INLINE,          \
+	.max_sge_rd = 11, .max_inline = HCA_MAX_INLINE,                   \
 	.max_wr = HCA_MAX_WR, .max_cqe = HCA_MAX_CQE, .max_srq = 1 << 15, \
 	.max_rd_atomic = 14, .max_init_rd_atomic = 12, .mtu = 4200,       \
 	.max_pages = HCA_MAX_PAGES, .good_pages = HCA_MAX_PAGES,          \

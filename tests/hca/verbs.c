@@ -1001,7 +1001,7 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	attr->max_ah = 1 << 17;
 	attr->max_srq = rules->max_srq;
 	attr->max_srq_wr = rules->max_srq ? rules->max_wr / 2 : 0;
-	attr->max_srq_sge = rules->max_srq ? rules->max_recv_sge : 0;
+	attr->max_srq_sge = rules->max_srq ? min(rules->max_recv_sge, 10) : 0;
 	attr->max_fast_reg_page_list_len = rules->max_pages;
 	attr->max_pkeys = 1;
 	attr->local_ca_ack_delay = 13;

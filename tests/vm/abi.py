@@ -48,6 +48,7 @@ N = {
     "NAME_MAX": 64,
     "TIMEOUT_INFINITE": 18446744073709551615,
     "CQE_SIZE_V1": 64,
+    "DEVICE_QUERY_SIZE_V1": 248,
     "EVENT_SIZE_V1": 32,
     "WR_SIZE_V1": 72,
     "DEVICE_DEFAULT": 1,
@@ -279,7 +280,8 @@ struct(
     "name fw_ver node_guid sys_image_guid max_mr_size page_size_cap caps rc_send_ops uc_send_ops "
     "ud_send_ops vendor_id vendor_part_id hw_ver phys_ports max_qp max_qp_wr max_send_sge max_recv_sge "
     "max_cq max_cqe max_mr max_pd max_qp_rd_atom max_qp_init_rd_atom max_srq max_srq_wr "
-    "max_fast_reg_pages num_comp_vectors local_ca_ack_delay atomic_cap",
+    "max_fast_reg_pages num_comp_vectors local_ca_ack_delay atomic_cap device_cap_flags max_sge_rd "
+    "max_srq_sge",
     size=c_uint32,
     flags=c_uint32,
     name=c_uint8 * 64,
@@ -312,6 +314,9 @@ struct(
     num_comp_vectors=c_uint32,
     local_ca_ack_delay=c_uint32,
     atomic_cap=c_uint32,
+    device_cap_flags=c_uint64,
+    max_sge_rd=c_uint32,
+    max_srq_sge=c_uint32,
 )
 struct(
     "port_query",

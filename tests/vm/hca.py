@@ -345,6 +345,9 @@ def test_query(r):
         "max_qp_wr": 1 << 14,
         "max_send_sge": 16,
         "max_recv_sge": 15,
+        "max_sge_rd": 11,
+        # RC_RNR_NAK_GEN, SYS_IMAGE_GUID, MEM_MGT_EXTENSIONS
+        "device_cap_flags": 1 << 12 | 1 << 11 | 1 << 21,
         "max_cq": 1 << 18,
         "max_cqe": 1 << 20,
         "max_mr": 1 << 21,
@@ -357,7 +360,7 @@ def test_query(r):
         "phys_ports": {"ib": 2}.get(personality(), 1),
     }
     if personality() == "mlx4":
-        want |= {"max_srq": 1 << 15, "max_srq_wr": 1 << 13}
+        want |= {"max_srq": 1 << 15, "max_srq_wr": 1 << 13, "max_srq_sge": 10}
     r.equal("DEVICE_QUERY: each field as the driver reports it", {n: getattr(got, n) for n in want}, want)
     guid = bytes(got.node_guid)
     said = ulp.text(got.name), ulp.text(got.fw_ver), bytes(got.sys_image_guid)

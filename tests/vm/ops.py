@@ -406,8 +406,10 @@ def test_query(r):
         return int(re.match(r"(?:0x)?[0-9a-fA-F]+", said[name])[0], 0)
 
     names = "hw_ver max_qp max_qp_wr max_cq max_cqe max_mr max_pd max_srq max_srq_wr max_qp_rd_atom max_qp_init_rd_atom"
-    for name in (*names.split(), "max_mr_size", "page_size_cap", "vendor_id", "vendor_part_id", "local_ca_ack_delay"):
+    names += " max_mr_size page_size_cap vendor_id vendor_part_id local_ca_ack_delay max_sge_rd max_srq_sge"
+    for name in names.split():
         r.equal(f"DEVICE_QUERY: {name} as ibv_devinfo says", getattr(got, name), number(name))
+    r.equal("DEVICE_QUERY: device_cap_flags as ibv_devinfo says", got.device_cap_flags, number("device_cap_flags_ex"))
     version = pathlib.Path("/sys/class/infiniband/rxe1/fw_ver")
     want = version.read_text().strip() if version.exists() else ""
     r.equal("DEVICE_QUERY: fw_ver as sysfs says", ulp.text(got.fw_ver), want)

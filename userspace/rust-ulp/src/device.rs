@@ -129,6 +129,8 @@ info! {
         pub max_send_sge: u32,
         /// Elements of a receive request.
         pub max_recv_sge: u32,
+        /// Elements of a read request.
+        pub max_sge_rd: u32,
         /// Completion queues.
         pub max_cq: u32,
         /// Entries of a completion queue.
@@ -145,6 +147,8 @@ info! {
         pub max_srq: u32,
         /// Requests of a shared receive queue.
         pub max_srq_wr: u32,
+        /// Elements of a request of a shared receive queue.
+        pub max_srq_sge: u32,
         /// Pages under one key.
         pub max_fast_reg_pages: u32,
         /// Completion vectors.
@@ -154,6 +158,8 @@ info! {
         /// Against what else the atomics of a peer are atomic, as the driver says. Whether this
         /// device posts atomics is what [`Self::supports`] tells.
         pub atomic_cap: AtomicCap = AtomicCap::from_code(dev.atomic_cap),
+        /// Capabilities that the driver reports: bits of `enum ib_device_cap_flags`.
+        pub device_cap_flags: u64,
         send_ops: [u64; 3] = [dev.rc_send_ops, dev.uc_send_ops, dev.ud_send_ops],
     }
 }

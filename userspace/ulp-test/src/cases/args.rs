@@ -25,6 +25,8 @@ pub struct Probe {
     pub name: &'static str,
     nr: u32,
     size: usize,
+    /// The size of its first version.
+    first: usize,
     /// Its members that the kernel reads.
     pub members: &'static [Member],
     /// Where it writes the handle of a new object.
@@ -53,6 +55,7 @@ macro_rules! probe {
             name: abi::$ty::NAME,
             nr: abi::$ty::NR,
             size: size_of::<abi::$ty>(),
+            first: size_of::<abi::$ty>(),
             members: members(abi::$ty::NAME),
             handle: None,
             writes: true,
@@ -85,7 +88,10 @@ pub fn probes() -> Vec<Probe> {
                 Ok((On::New(file), bytes(&abi::Attach::new())))
             })
         },
-        probe!(DeviceQuery, |_| on_set(&abi::DeviceQuery::new())),
+        Probe {
+            first: abi::DEVICE_QUERY_SIZE_V1 as usize,
+            ..probe!(DeviceQuery, |_| on_set(&abi::DeviceQuery::new()))
+        },
         probe!(PortQuery, |set| on_set(&abi::PortQuery {
             port: set.file.port,
             ..abi::PortQuery::new()
@@ -314,7 +320,7 @@ impl Probe {
     fn too_small(&self, set: &Set) -> Outcome {
         self.try_all(set, |file, right| {
             let area = area(1)?;
-            for size in 0..self.size as u32 {
+            for size in 0..self.first as u32 {
                 self.refuse(file, &area, &with_size(right, size), Errno::EINVAL)
                     .map_err(because(&format!("size {size}")))?;
             }
@@ -322,8 +328,8 @@ impl Probe {
         })
     }
 
-    fn larger(&self, set: &Set) -> Outcome {
-        for size in [self.size + 1, self.size + 4, self.size + 8, 1024, PAGE] {
+    fn with_sizes(&self, set: &Set, sizes: impl IntoIterator<Item = usize>) -> Outcome {
+        for size in sizes {
             let what = format!("size {size}");
             let (on, right) = (self.make)(set)?;
             let file = match &on {
@@ -336,7 +342,8 @@ impl Probe {
             area.put(size, &[0xa5; 64]);
             self.accept(file, &area, 0).map_err(because(&what))?;
             equal(&what, value::<u32>(&area.get(0, 4)), size as u32)?;
-            let tail = area.get(self.size, size - self.size);
+            equal(&what, area.get(size, 64), vec![0xa5; 64])?;
+            let tail = area.get(self.size, size.saturating_sub(self.size));
             check("the tail was written to", tail.iter().all(|b| *b == 0))?;
         }
         Ok(())
@@ -499,8 +506,14 @@ pub fn run(r: &mut Report) {
         r.case(format!("{name}: a size that is too small"), || {
             probe.too_small(&set)
         });
+        if probe.first < probe.size {
+            r.case(format!("{name}: a struct of an earlier version"), || {
+                probe.with_sizes(&set, probe.first..probe.size)
+            });
+        }
         r.case(format!("{name}: a larger struct with zeros"), || {
-            probe.larger(&set)
+            let sizes = [1, 4, 8].map(|more| probe.size + more);
+            probe.with_sizes(&set, sizes.into_iter().chain([1024, PAGE]))
         });
         r.case(format!("{name}: a larger struct without"), || {
             probe.tail_not_zero(&set)
