@@ -87,6 +87,8 @@ struct ModuleView {
     ports: Vec<PortView>,
     /// Against what else atomics of peers are atomic, as `ibv_devinfo -v` prints it.
     atomic_cap: String,
+    /// The bits of `enum ib_device_cap_flags` that the driver reports.
+    device_cap_flags: String,
     /// The limits of the device, with the names of `struct ib_device_attr`, and those of the
     /// module.
     limits: BTreeMap<&'static str, u64>,
@@ -118,15 +120,18 @@ impl ModuleView {
             software: info.software,
             ports: (1..=info.ports).map(port).collect::<Result<_>>()?,
             atomic_cap: info.atomic_cap.to_string(),
+            device_cap_flags: format!("{:#x}", info.device_cap_flags),
             limits: BTreeMap::from([
                 ("max_qp", info.max_qp.into()),
                 ("max_qp_wr", info.max_qp_wr.into()),
                 ("max_send_sge", info.max_send_sge.into()),
                 ("max_recv_sge", info.max_recv_sge.into()),
+                ("max_sge_rd", info.max_sge_rd.into()),
                 ("max_cq", info.max_cq.into()),
                 ("max_cqe", info.max_cqe.into()),
                 ("max_srq", info.max_srq.into()),
                 ("max_srq_wr", info.max_srq_wr.into()),
+                ("max_srq_sge", info.max_srq_sge.into()),
                 ("max_mr", info.max_mr.into()),
                 ("max_mr_size", info.max_mr_size),
                 ("page_size_cap", info.page_size_cap),
@@ -186,10 +191,14 @@ impl DeviceRow {
             let view = self.view(port);
             add("max_msg_sz", or_dash(view.map(|view| view.max_msg_size)));
         }
-        let atomic_cap = self.rust_ulp.iter().map(|module| &module.atomic_cap);
-        rows.extend(atomic_cap.map(|text| vec!["atomic_cap".to_owned(), text.clone()]));
-        let limits = self.rust_ulp.iter().flat_map(|module| &module.limits);
-        rows.extend(limits.map(|(name, limit)| vec![(*name).to_owned(), limit.to_string()]));
+        if let Some(module) = &self.rust_ulp {
+            let mut add = |name: &str, value| rows.push(vec![name.to_owned(), value]);
+            add("atomic_cap", module.atomic_cap.clone());
+            add("device_cap_flags", module.device_cap_flags.clone());
+            for (name, limit) in &module.limits {
+                add(name, limit.to_string());
+            }
+        }
         output::table(&[&device.name, "VALUE"], rows)
     }
 
