@@ -560,6 +560,12 @@ class Trace:
         found = [Event(place, float(m[2]), m[3], m[4], int(m[1])) for place, m in enumerate(lines)]
         return [event for event in found if pid in (None, event.thread)]
 
+    def buffers(self, pid):
+        """The events of the buffers that were registered by the files that the process has opened."""
+        files = [e.text for e in self.events(pid) if e.name == "open"]
+        made = [e for e in self.events() if e.name == "object_create" and " buffer " in e.text]
+        return [e for e in made if e.text.split()[0] in files]
+
 
 class Lab:
     """What a check is called with: the program, its language, and the evidence that it finds."""

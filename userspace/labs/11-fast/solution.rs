@@ -72,10 +72,15 @@ impl Lane {
             let may = posted < count && posted < total && !free.is_empty();
             // end 1
             if may {
-                // A pool: memory that is registered once, and used again for each message.
                 let place = free.pop().ok_or("no place is free")?;
-                buf.write_at(place * size, &u64::to_be_bytes(posted).repeat(size / 8))?;
+                let number = u64::to_be_bytes(posted).repeat(size / 8);
+                // learner 2: this registers memory for each message. `buf` is registered: use its place `place`
+                //? let fresh = self.qp.pd().alloc_buffer(size)?;
+                //? fresh.write_at(0, &number)?;
+                //? let message = fresh.slice(..)?;
+                buf.write_at(place * size, &number)?;
                 let message = buf.slice(place * size..(place + 1) * size)?;
+                // end 2
                 self.qp.post(Send::new(message).wr_id(place as u64))?;
                 posted += 1;
                 continue;
@@ -89,12 +94,12 @@ impl Lane {
             }
             let mut credits = [0; 8];
             buf.read_at(place * size, &mut credits)?;
-            // learner 2: the peer has posted `credits` receives since the beginning, big endian; more will follow
+            // learner 3: the peer has posted `credits` receives since the beginning, big endian; more will follow
             //? let _ = (&mut total, credits);
             total = u64::from_be_bytes(credits);
             let memory = buf.slice(place * size..(place + 1) * size)?;
             self.qp.post_recv(Recv::new(memory).wr_id(place as u64))?;
-            // end 2
+            // end 3
         }
         Ok(())
     }
@@ -104,13 +109,14 @@ impl Lane {
         let (first, count) = (self.peer.number("first")?, self.peer.number("writes")?);
         let (addr, rkey) = (self.peer.number("addr")?, self.peer.short("rkey")?);
         let to = RemoteSlice::new(addr, 8 * count, rkey)?;
-        // learner 3: this is right, and slow: a system call and a completion for each write
+        // learner 4: right, and slow: a system call and a completion for each write. With `poll=1`, never sleep
         //? for n in 0..count {
         //?     let number = u64::to_be_bytes(first + n);
         //?     let write = Write::inline_bytes(&number, to.slice(8 * n..8 * n + 8)?);
         //?     self.qp.post(write)?;
         //?     self.cq.wait(LONG)?.check()?;
         //? }
+        let polls = self.peer.number("poll")? == 1;
         let numbers: Vec<[u8; 8]> = (first..first + count).map(u64::to_be_bytes).collect();
         let mut at = 0;
         for list in numbers.chunks(DEPTH as usize) {
@@ -121,11 +127,17 @@ impl Lane {
                 batch.push(write.signaled(i + 1 == list.len()))?;
                 at += 8;
             }
-            batch.submit_and_wait(1, LONG)?;
-            // It is there: this makes no system call.
-            self.cq.wait(LONG)?.check()?;
+            let done = if polls {
+                batch.submit()?;
+                lab::until(|| Ok(self.cq.poll()?))?
+            } else {
+                batch.submit_and_wait(1, LONG)?;
+                // It is there: this makes no system call.
+                self.cq.wait(LONG)?
+            };
+            done.check()?;
         }
-        // end 3
+        // end 4
         Ok(())
     }
 }
@@ -149,7 +161,7 @@ fn work(args: &[&str]) -> Result<()> {
     messages.send_all(&buf, plan.number("count")?, plan.number("receives")?)?;
     wire.say("sent")?;
     wire.wait_for("write")?;
-    // learner 4: one processor does all of it. A lane shares nothing with the others
+    // learner 5: one processor does all of it. A lane shares nothing with the others
     //? for lane in &lanes {
     //?     lane.write_all()?;
     //? }
@@ -163,7 +175,7 @@ fn work(args: &[&str]) -> Result<()> {
             .into_iter()
             .try_for_each(|thread| thread.join().map_err(|_| "a thread broke off")?)
     })?;
-    // end 4
+    // end 5
     wire.say("written")?;
     wire.wait_for("bye")
 }
