@@ -566,6 +566,11 @@ class Trace:
         made = [e for e in self.events() if e.name == "object_create" and " buffer " in e.text]
         return [e for e in made if e.text.split()[0] in files]
 
+    def requests(self, name, qpn, what):
+        """The events `post`, or `completion` with status 0, of a queue pair's requests of a kind."""
+        found = [e for e in self.events() if e.name == name and e.text.startswith(f"qpn={qpn} ")]
+        return [e for e in found if f" {what} " in e.text and (name == "post" or " status=0 " in e.text)]
+
 
 class Lab:
     """What a check is called with: the program, its language, and the evidence that it finds."""
