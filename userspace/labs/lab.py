@@ -539,7 +539,7 @@ class Trace:
             write(f"{TRACING}/events/rust_ulp/enable", "1")
         for name, what in self.probes.items():
             if not os.path.isdir(f"{TRACING}/events/learn/{name}"):
-                append(f"{TRACEFS}/kprobe_events", f"p:learn/{name} {what}\n")
+                append(f"{TRACEFS}/kprobe_events", f"{'r' if '$retval' in what else 'p'}:learn/{name} {what}\n")
             write(f"{TRACING}/events/learn/{name}/enable", "1")
         write(f"{TRACING}/trace", "")
         return self

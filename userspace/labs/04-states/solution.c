@@ -61,6 +61,30 @@ static void bring_up(struct ibv_qp *qp, int index, const char *line)
 	lab_check(ibv_modify_qp(qp, &attr, mask), "RTS");
 }
 
+/* Asks for a transition with these attributes, and prints what comes of it. */
+static void attempt(struct ibv_qp *qp, enum ibv_qp_state to, int mask)
+{
+	struct ibv_qp_attr attr = { .qp_state = to, .port_num = 1 };
+	int error = ibv_modify_qp(qp, &attr, IBV_QP_STATE | mask);
+
+	printf("to state %d: %s\n", to, strerror(error));
+}
+
+/* Asks for transitions that are refused. Returns why, in their order. */
+static const char *refused(struct ibv_qp *qp)
+{
+	attempt(qp, IBV_QPS_RESET, 0);
+	// learner 4: attempt() three: no such transition, an attribute is missing, one too many
+	//? return "";
+	attempt(qp, IBV_QPS_RTS, 0);
+	attempt(qp, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS);
+	attempt(qp, IBV_QPS_INIT,
+		IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS |
+			IBV_QP_SQ_PSN);
+	return "state,missing,extra";
+	// end 4
+}
+
 int main(int argc, char **argv)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE,
@@ -100,6 +124,7 @@ int main(int argc, char **argv)
 	if (lab_completion(lab.cq).status)
 		lab_die("the write failed");
 	lab_say(wire, "done");
+	lab_say(wire, "refused=%s", refused(lab.qp));
 	lab_wait_for(wire, "bye");
 	return 0;
 }

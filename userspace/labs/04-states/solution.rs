@@ -8,7 +8,7 @@
 use lab::{Line, Result, Wire, LONG};
 use rust_ulp::qp::{AckTimeout, Path, QpAttr, QpState, Rc, Retries, RnrRetries, RnrTimer};
 use rust_ulp::wr::Write;
-use rust_ulp::{Access, Device, Mtu, PreparedQp, RemoteSlice};
+use rust_ulp::{Access, Device, Mtu, PreparedQp, Qp, RemoteSlice};
 
 fn main() {
     lab::run(work)
@@ -50,6 +50,29 @@ fn bring_up(qp: &PreparedQp<Rc>, index: u8, peer: &Line) -> Result<()> {
     Ok(())
 }
 
+/// Asks for a transition, and prints what comes of it.
+fn attempt(qp: &Qp<Rc>, attr: QpAttr) {
+    match qp.modify(attr) {
+        Ok(_) => println!("it is taken"),
+        Err(error) => println!("{error}"),
+    }
+}
+
+/// Asks for transitions that are refused. Returns why, in their order.
+fn refused(qp: &Qp<Rc>) -> Result<&'static str> {
+    qp.modify(QpAttr::to(QpState::Reset))?;
+    // learner 4: attempt() three: no such transition, an attribute is missing, one too many
+    //? Ok("")
+    let init = QpAttr::to(QpState::Init)
+        .pkey_index(0)
+        .access(Access::REMOTE_WRITE);
+    attempt(qp, QpAttr::to(QpState::Rts));
+    attempt(qp, init);
+    attempt(qp, init.port(1).sq_psn(0));
+    Ok("state,missing,extra")
+    // end 4
+}
+
 fn work(args: &[&str]) -> Result<()> {
     let [device, addr] = *args else {
         return Err("usage: main DEVICE ADDRESS:PORT".into());
@@ -80,5 +103,6 @@ fn work(args: &[&str]) -> Result<()> {
     qp.post(Write::new(buf.slice(..len)?, there))?;
     cq.wait(LONG)?.check()?;
     wire.say("done")?;
+    wire.say(&format!("refused={}", refused(&qp)?))?;
     wire.wait_for("bye")
 }
