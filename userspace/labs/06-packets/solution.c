@@ -14,9 +14,34 @@ static uint32_t number(const uint8_t *at, int len)
 	return n;
 }
 
-/* Prints the fields of a packet, from the BTH on. */
-static void decode(const uint8_t *bth)
+/* When, in us, a packet with these fields was there last, or 0. Notes that it is now. */
+static uint64_t last(uint32_t opcode, uint32_t qpn, uint32_t psn, uint64_t now)
 {
+	static struct {
+		uint32_t opcode, qpn, psn;
+		uint64_t time;
+	} seen[1 << 16];
+	uint64_t before = 0;
+	int i;
+
+	for (i = 0; seen[i].time; i++) {
+		if (seen[i].opcode == opcode && seen[i].qpn == qpn &&
+		    seen[i].psn == psn) {
+			before = seen[i].time;
+			break;
+		}
+	}
+	seen[i].opcode = opcode;
+	seen[i].qpn = qpn;
+	seen[i].psn = psn;
+	seen[i].time = now;
+	return before;
+}
+
+/* Prints the fields of a packet, from the BTH on, which was there at `now`, in us. */
+static void decode(const uint8_t *bth, uint64_t now)
+{
+	uint64_t gap = 0;
 	uint32_t opcode = 0, qpn = 0, psn = 0, rkey = 0, len = 0, syndrome = 0;
 	int has_reth = 0, has_aeth = 0;
 
@@ -39,6 +64,13 @@ static void decode(const uint8_t *bth)
 	// end 3
 	if (has_aeth)
 		printf(" syndrome=%u", syndrome);
+	// learner 5: the gap, in us, to the packet before with these fields, by last()
+	gap = last(opcode, qpn, psn, now);
+	if (gap)
+		gap = now - gap;
+	// end 5
+	if (gap)
+		printf(" gap=%lu", gap);
 	putchar('\n');
 }
 
@@ -63,7 +95,7 @@ int main(int argc, char **argv)
 	}
 	if (argc != 2)
 		lab_die("usage: %s FILE | predict TIMEOUT RETRY_CNT", *argv);
-	/* A pcap file: 24 bytes, then 16 before each frame. All frames are of Ethernet and IPv4. */
+	/* A pcap file: 24 bytes, then 16 before each frame: seconds, microseconds, length. */
 	file = fopen(argv[1], "r");
 	if (!file || fseek(file, 24, SEEK_SET))
 		lab_die("%s: %s", argv[1], strerror(errno));
@@ -71,7 +103,7 @@ int main(int argc, char **argv)
 		if (head[2] > sizeof(frame) ||
 		    fread(frame, head[2], 1, file) != 1)
 			lab_die("the file ends within a frame");
-		decode(frame + 14 + 20 + 8);
+		decode(frame + 14 + 20 + 8, head[0] * 1000000ul + head[1]);
 	}
 	return 0;
 }

@@ -7,6 +7,7 @@
 //!     main predict TIMEOUT RETRY_CNT  # seconds until status 12
 
 use lab::Result;
+use std::collections::HashMap;
 
 fn main() {
     lab::run(work)
@@ -18,8 +19,11 @@ fn number(bytes: &[u8], at: usize, len: usize) -> Result<u32> {
     Ok(field.iter().fold(0, |n, byte| n << 8 | u32::from(*byte)))
 }
 
-/// The fields of a packet, from the BTH on.
-fn decode(bth: &[u8]) -> Result<String> {
+/// When, in us, a packet was there last, by its opcode, queue pair and PSN.
+type Seen = HashMap<(u32, u32, u32), u64>;
+
+/// The fields of a packet, from the BTH on, which was there at `now`, in us.
+fn decode(bth: &[u8], now: u64, seen: &mut Seen) -> Result<String> {
     // learner 1: opcode, destination queue pair and PSN, in the base transport header
     //? let (opcode, qpn, psn) = (0, 0, 0);
     let (opcode, qpn, psn) = (number(bth, 0, 1)?, number(bth, 5, 3)?, number(bth, 9, 3)?);
@@ -45,6 +49,14 @@ fn decode(bth: &[u8]) -> Result<String> {
     if let Some(syndrome) = syndrome {
         line += &format!(" syndrome={syndrome}");
     }
+    // learner 5: the gap, in us, to the packet before with the same opcode, queue pair and PSN
+    //? let gap: Option<u64> = None;
+    let before = seen.insert((opcode, qpn, psn), now);
+    let gap = before.map(|before| now - before);
+    // end 5
+    if let Some(gap) = gap {
+        line += &format!(" gap={gap}");
+    }
     Ok(line)
 }
 
@@ -62,18 +74,19 @@ fn work(args: &[&str]) -> Result<()> {
             println!("{:.4}", predict(timeout.parse()?, retry_cnt.parse()?))
         }
         [file] => {
-            // A pcap file: 24 bytes, then 16 before each frame, which have its length at 8. All of Ethernet and IPv4.
+            // A pcap file: 24 bytes, then 16 before each frame: seconds, microseconds, length. All of IPv4.
             let capture = std::fs::read(file)?;
-            let mut at = 24;
-            while let Some(length) = capture.get(at + 8..at + 12) {
-                let length = u32::from_le_bytes(length.try_into()?) as usize;
+            let (mut at, mut seen) = (24, Seen::new());
+            while let Some(head) = capture.get(at..at + 12) {
+                let word = |i| {
+                    u64::from_le_bytes([head[i], head[i + 1], head[i + 2], head[i + 3], 0, 0, 0, 0])
+                };
+                let (now, length) = (word(0) * 1_000_000 + word(4), word(8) as usize);
                 let frame = capture
                     .get(at + 16..at + 16 + length)
                     .ok_or("the file ends within a frame")?;
-                println!(
-                    "{}",
-                    decode(frame.get(14 + 20 + 8..).ok_or("a short frame")?)?
-                );
+                let bth = frame.get(14 + 20 + 8..).ok_or("a short frame")?;
+                println!("{}", decode(bth, now, &mut seen)?);
                 at += 16 + length;
             }
         }
