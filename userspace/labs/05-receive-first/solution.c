@@ -70,7 +70,7 @@ static void echo(struct lab *lab, uint32_t size, uint32_t count)
 
 int main(int argc, char **argv)
 {
-	uint32_t size, count, place;
+	uint32_t size, count, place, sends;
 	union ibv_gid own;
 	char line[512];
 	struct lab lab;
@@ -96,6 +96,11 @@ int main(int argc, char **argv)
 	lab_say(wire, "connected");
 	echo(&lab, size, count);
 	lab_say(wire, "done");
+	// learner 3: the peer uses up the receives: how often does it send a message without one?
+	//? sends = count;
+	sends = lab_number(line, "rnr_retry") + 1;
+	// end 3
+	lab_say(wire, "sends=%u", sends);
 	lab_wait_for(wire, "bye");
 	return 0;
 }

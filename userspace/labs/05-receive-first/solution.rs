@@ -81,5 +81,10 @@ fn work(args: &[&str]) -> Result<()> {
     wire.say("connected")?;
     echo(&qp, &cq, &buf, size, count)?;
     wire.say("done")?;
+    // learner 3: now the peer uses up the receives; how often is a Send on the line that finds none?
+    //? let sends = peer.number("count")?;
+    let sends = peer.number("rnr_retry")? + 1;
+    // end 3
+    wire.say(&format!("sends={sends}"))?;
     wire.wait_for("bye")
 }
