@@ -114,14 +114,14 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_HNS,        Rule::NoLocalInv,      "hw/hns/hns_roce_hw_v2.c:set_rc_opcode",         "hns"),
 
     // These drivers free the region and report success when the command of the adapter fails.
-    row(bindings::RDMA_DRIVER_ERDMA,      Rule::InvalidateFirst, "hw/erdma/erdma_verbs.c:erdma_dereg_mr",         "-"),
+    row(bindings::RDMA_DRIVER_ERDMA,      Rule::InvalidateFirst, "hw/erdma/erdma_verbs.c:erdma_dereg_mr",         "erdma"),
     row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::InvalidateFirst, "hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_dereg_mr",     "-"),
     // The responder holds the region until the message ends. After 50 s the region is freed all the
     // same.
     row(bindings::RDMA_DRIVER_RXE,        Rule::InvalidateFirst, "sw/rxe/rxe_pool.c:__rxe_cleanup",               "-"),
 
     // It frees the region when DESTROY_MPT fails, as when a mailbox times out, and only warns.
-    row(bindings::RDMA_DRIVER_HNS,        Rule::HidesFailure,    "hw/hns/hns_roce_mr.c:hns_roce_mr_free",         "-"),
+    row(bindings::RDMA_DRIVER_HNS,        Rule::HidesFailure,    "hw/hns/hns_roce_mr.c:hns_roce_mr_free",         "hns"),
 
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::LastWqe,         "hw/bnxt_re/main.c:bnxt_re_handle_qp_async_event", "bnxt"),
     row(bindings::RDMA_DRIVER_HFI1,       Rule::LastWqe,         "sw/rdmavt/qp.c:rvt_qp_mr_clean",                "opa"),

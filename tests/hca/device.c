@@ -163,7 +163,8 @@ static void raise_qp(struct hca_qp *qp)
 		return;
 	if (asked.event == IB_EVENT_CQ_ERR)
 		irq_work_queue(&to_cq(qp->ib.send_cq)->error);
-	else if (asked.event != IB_EVENT_SRQ_ERR)
+	else if (asked.event != IB_EVENT_SRQ_ERR &&
+		 asked.event != IB_EVENT_SRQ_LIMIT_REACHED)
 		hca_qp_event(qp, asked.event);
 	else if (qp->ib.srq)
 		hca_srq_event(qp->ib.srq, asked.event);
@@ -173,7 +174,8 @@ static void raise(struct hca *hca)
 {
 	asked.device = &hca->ib;
 	if (asked.event < IB_EVENT_DEVICE_FATAL ||
-	    asked.event == IB_EVENT_SRQ_ERR)
+	    (asked.event >= IB_EVENT_SRQ_ERR &&
+	     asked.event <= IB_EVENT_QP_LAST_WQE_REACHED))
 		walk_qps(hca, raise_qp);
 	else
 		ib_dispatch_event(&asked);
@@ -429,7 +431,7 @@ static int hca_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	hca->ib.node_type = hca_is_iwarp(hca) ? RDMA_NODE_RNIC :
 						RDMA_NODE_IB_CA;
 	hca->ib.phys_port_cnt = hca->rules->ports;
-	hca->ib.num_comp_vectors = num_possible_cpus();
+	hca->ib.num_comp_vectors = num_possible_cpus() + 20;
 	if (hca->rules->dma_lkey)
 		hca->ib.local_dma_lkey = HCA_DMA_LKEY;
 	hca->ib.node_guid = cpu_to_be64(hca_lid(hca, 0) | 1ULL << 40);

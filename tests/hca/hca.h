@@ -16,6 +16,7 @@
 #include <rdma/ib_verbs.h>
 
 #define HCA_GIDS 64
+#define HCA_PKEYS 7
 #define HCA_MAX_SGE 16
 #define HCA_MAX_INLINE 256
 #define HCA_MAX_WR 16384
@@ -69,6 +70,8 @@ struct hca_rules {
 	bool relaxed;
 	/* A key that was freed is the next one that it gives. */
 	bool reuses_keys;
+	/* When the adapter keeps a key, the driver frees the region all the same. */
+	bool hides_failure;
 	/* REG_MR ignores the size of a page: the adapter takes each for one of PAGE_SIZE. */
 	bool fixed_page_size;
 	/* Bytes of a send queue entry beside its memory, and the limits of an entry and a queue. */
@@ -93,10 +96,6 @@ struct hca {
 	struct xarray qps;
 	struct xarray mrs;
 	u32 next_qp, next_mr;
-};
-
-struct hca_pd {
-	struct ib_pd ib;
 };
 
 struct hca_cqe {
@@ -149,6 +148,8 @@ struct hca_mr {
 	spinlock_t lock;
 	int users;
 	bool valid;
+	/* The driver has freed it, and the adapter has not. */
+	bool hidden;
 	/* All of the memory, by DMA address. */
 	bool dma;
 	/* Deregistering it failed; then these are its pages. */
@@ -272,6 +273,9 @@ struct hca_qp {
 #define to_srq(from) container_of(from, struct hca_srq, ib)
 #define to_ah(from) container_of(from, struct hca_ah, ib)
 
+#define hca_is_ib(hca) ((hca)->rules->core_cap & RDMA_CORE_CAP_PROT_IB)
+#define hca_is_iwarp(hca) ((hca)->rules->core_cap & RDMA_CORE_CAP_PROT_IWARP)
+
 /* Holds a spinlock, with interrupts off, until the end of the block. */
 #define HCA_LOCK(lock)                             \
 	class_spinlock_irqsave_t held __cleanup(   \
@@ -300,8 +304,6 @@ int hca_find(struct hca *hca, const union ib_gid *gid, const u8 *dmac,
 
 /* personality.c */
 const struct hca_rules *hca_find_rules(void);
-bool hca_is_ib(struct hca *hca);
-bool hca_is_iwarp(struct hca *hca);
 u32 hca_lid(struct hca *hca, u32 port);
 int hca_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid);
 int hca_check_sq(struct hca *hca, struct ib_qp_cap *cap);

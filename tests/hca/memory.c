@@ -36,18 +36,14 @@ static struct hca_mr *new_mr(struct ib_pd *pd, u32 max_pages)
 		return ERR_PTR(-ENOMEM);
 	spin_lock_init(&mr->lock);
 	mr->max_pages = max_pages;
-	if (max_pages) {
-		mr->pages = kvcalloc(max_pages, sizeof(*mr->pages), GFP_KERNEL);
-		if (!mr->pages) {
-			kfree(mr);
-			return ERR_PTR(-ENOMEM);
-		}
-	}
+	mr->pages = kvcalloc(max_pages, sizeof(*mr->pages), GFP_KERNEL);
 	if (hca->rules->reuses_keys)
 		hca->next_mr = 0;
-	err = xa_alloc_cyclic_irq(&hca->mrs, &index, mr,
-				  XA_LIMIT(HCA_FIRST_MR, (1 << 24) - 1),
-				  &hca->next_mr, GFP_KERNEL);
+	err = -ENOMEM;
+	if (mr->pages)
+		err = xa_alloc_cyclic_irq(&hca->mrs, &index, mr,
+					  XA_LIMIT(HCA_FIRST_MR, (1 << 24) - 1),
+					  &hca->next_mr, GFP_KERNEL);
 	if (err < 0) {
 		kvfree(mr->pages);
 		kfree(mr);
@@ -105,19 +101,20 @@ int hca_map_mr_sg(struct ib_mr *ib, struct scatterlist *sg, int nents,
 	return ib_sg_to_pages(ib, sg, nents, offset, set_page);
 }
 
+/* Whether others than `own` users have begun an access. */
+static bool is_used(struct hca_mr *mr, int own)
+{
+	HCA_LOCK(&mr->lock);
+	return mr->users > own;
+}
+
 /* Ends the region's validity, and waits for accesses that have begun. */
 static void invalidate(struct hca_mr *mr)
 {
-	unsigned long flags;
-
-	spin_lock_irqsave(&mr->lock, flags);
-	mr->valid = false;
-	while (mr->users) {
-		spin_unlock_irqrestore(&mr->lock, flags);
+	scoped_guard(spinlock_irqsave, &mr->lock)
+		mr->valid = false;
+	while (is_used(mr, 0))
 		usleep_range(20, 50);
-		spin_lock_irqsave(&mr->lock, flags);
-	}
-	spin_unlock_irqrestore(&mr->lock, flags);
 }
 
 /*
@@ -194,6 +191,8 @@ int hca_dereg_mr(struct ib_mr *ib, struct ib_udata *udata)
 	err = hca_command(hca, "dereg_mr");
 	if (err)
 		hold(hca, mr);
+	else if (hca->rules->hides_failure && hca_command(hca, "destroy_key"))
+		mr->hidden = true;
 	else
 		free_mr(hca, mr);
 	return err;
@@ -205,7 +204,7 @@ void hca_free_refused_mrs(struct hca *hca)
 	unsigned long key;
 
 	xa_for_each(&hca->mrs, key, mr)
-		if (mr->held)
+		if (mr->held || mr->hidden)
 			free_mr(hca, mr);
 }
 
@@ -292,25 +291,22 @@ int hca_register(struct hca_qp *qp, struct hca_wqe *wqe)
 int hca_invalidate(struct hca *hca, struct ib_pd *pd, u32 key, bool may_sleep)
 {
 	struct hca_mr *mr = get_mr(hca, key);
-	unsigned long flags;
 	int err = 0;
 
 	if (!mr)
 		return -EINVAL;
-	spin_lock_irqsave(&mr->lock, flags);
-	if (!mr->valid || mr->dma || mr->key != (u8)key || mr->ib.pd != pd)
-		err = -EINVAL;
-	else if (mr->users > 1 && !may_sleep)
-		err = -EBUSY;
-	else
-		mr->valid = false;
-	while (!err && mr->users > 1) {
-		spin_unlock_irqrestore(&mr->lock, flags);
-		usleep_range(20, 50);
-		spin_lock_irqsave(&mr->lock, flags);
+	scoped_guard(spinlock_irqsave, &mr->lock) {
+		if (!mr->valid || mr->dma || mr->key != (u8)key ||
+		    mr->ib.pd != pd)
+			err = -EINVAL;
+		else if (mr->users > 1 && !may_sleep)
+			err = -EBUSY;
+		else
+			mr->valid = false;
 	}
-	mr->users--;
-	spin_unlock_irqrestore(&mr->lock, flags);
+	while (!err && is_used(mr, 1))
+		usleep_range(20, 50);
+	put_mr(mr);
 	return err;
 }
 
@@ -426,7 +422,10 @@ static void *locate(struct hca_seg *seg, u64 offset, size_t *run)
 	phys = hca->domain ? iommu_iova_to_phys(hca->domain, addr) :
 			     dma_to_phys(&hca->pdev->dev, addr);
 	if (!phys || !pfn_valid(PHYS_PFN(phys))) {
-		hca_dma_fault(hca, addr, phys ? "no memory" : "not mapped");
+		/* Nobody but the driver knows of a key that it has hidden. */
+		if (!seg->mr || !seg->mr->hidden)
+			hca_dma_fault(hca, addr,
+				      phys ? "no memory" : "not mapped");
 		return NULL;
 	}
 	return phys_to_virt(phys);

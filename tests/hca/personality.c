@@ -19,10 +19,10 @@ MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
 	.core_cap = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP, .ports = 1,        \
 	.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UC) | BIT(IB_QPT_UD),     \
 	.atomics = true, .dma_lkey = true, .last_wqe = true,              \
-	.max_send_sge = HCA_MAX_SGE, .max_recv_sge = HCA_MAX_SGE - 1,     \
-	.max_sge_rd = 11, .max_inline = HCA_MAX_INLINE,                   \
+	.max_send_sge = HCA_MAX_SGE, .max_recv_sge = HCA_MAX_SGE - 5,     \
+	.max_sge_rd = 9, .max_inline = HCA_MAX_INLINE,                    \
 	.max_wr = HCA_MAX_WR, .max_cqe = HCA_MAX_CQE, .max_srq = 1 << 15, \
-	.max_rd_atomic = 14, .max_init_rd_atomic = 12, .mtu = 4200,       \
+	.max_rd_atomic = 14, .max_init_rd_atomic = 10, .mtu = 4200,       \
 	.max_pages = HCA_MAX_PAGES, .good_pages = HCA_MAX_PAGES,          \
 	.page_sizes = 0xfffff000
 
@@ -133,6 +133,8 @@ static const struct hca_rules all_rules[] = {
 		 * field for the size, which is that of erdma_ib_alloc_mr().
 		 */
 		.fixed_page_size = true,
+		/* hw/erdma/erdma_verbs.c:erdma_dereg_mr */
+		.hides_failure = true,
 	},
 	{
 		DRIVER("hns", HNS),
@@ -142,6 +144,8 @@ static const struct hca_rules all_rules[] = {
 		.no_local_inv = true,
 		/* hw/hns/hns_roce_mr.c:alloc_mr_key */
 		.reuses_keys = true,
+		/* hw/hns/hns_roce_mr.c:hns_roce_mr_free */
+		.hides_failure = true,
 	},
 	{
 		DRIVER("hip08", HNS),
@@ -165,7 +169,7 @@ static const struct hca_rules all_rules[] = {
 		.ports = 2,
 		.down = 1,
 		/* IBA 4.1.3: unicast LIDs have 16 bits. */
-		.lid = 0x10,
+		.lid = 0x40,
 	},
 	{
 		PLAIN,
@@ -222,19 +226,10 @@ const struct hca_rules *hca_find_rules(void)
 	return NULL;
 }
 
-bool hca_is_ib(struct hca *hca)
-{
-	return hca->rules->core_cap & RDMA_CORE_CAP_PROT_IB;
-}
-
-bool hca_is_iwarp(struct hca *hca)
-{
-	return hca->rules->core_cap & RDMA_CORE_CAP_PROT_IWARP;
-}
-
 u32 hca_lid(struct hca *hca, u32 port)
 {
-	return hca->rules->lid + 16 * hca->number + port;
+	/* Aligned to 2^LMC. */
+	return hca->rules->lid + 64 * hca->number + 8 * port;
 }
 
 int hca_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid)

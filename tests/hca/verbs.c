@@ -132,7 +132,7 @@ static int create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 	if (!cq->ring)
 		return -ENOMEM;
 	spin_lock_init(&cq->lock);
-	cq->vector = attr->comp_vector;
+	cq->vector = attr->comp_vector % num_possible_cpus();
 	cq->irq = IRQ_WORK_INIT(cq_interrupt);
 	INIT_WORK(&cq->in_vector, cq_vector);
 	cq->error = IRQ_WORK_INIT(cq_error);
@@ -932,7 +932,7 @@ static int dealloc_pd(struct ib_pd *pd, struct ib_udata *udata)
 	unsigned long key;
 
 	xa_for_each(&hca->mrs, key, mr)
-		if (mr->ib.pd == pd && READ_ONCE(mr->valid))
+		if (mr->ib.pd == pd && READ_ONCE(mr->valid) && !mr->hidden)
 			hca_broken(hca, "a domain with a valid key goes");
 	return hca_command(hca, "dealloc_pd");
 }
@@ -998,12 +998,12 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	attr->max_qp_init_rd_atom = rules->max_init_rd_atomic;
 	attr->max_res_rd_atom = rules->max_rd_atomic << 17;
 	attr->atomic_cap = rules->atomics ? IB_ATOMIC_HCA : IB_ATOMIC_NONE;
-	attr->max_ah = 1 << 17;
+	attr->max_ah = 1 << 19;
 	attr->max_srq = rules->max_srq;
 	attr->max_srq_wr = rules->max_srq ? rules->max_wr / 2 : 0;
-	attr->max_srq_sge = rules->max_srq ? min(rules->max_recv_sge, 10) : 0;
+	attr->max_srq_sge = rules->max_srq ? min(rules->max_recv_sge, 7) : 0;
 	attr->max_fast_reg_page_list_len = rules->max_pages;
-	attr->max_pkeys = 1;
+	attr->max_pkeys = HCA_PKEYS;
 	attr->local_ca_ack_delay = 13;
 	return 0;
 }
@@ -1030,29 +1030,27 @@ static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
 	attr->active_mtu = netdev ? iboe_get_mtu(READ_ONCE(netdev->mtu)) :
 				    IB_MTU_2048;
 	attr->gid_tbl_len = hca_is_iwarp(hca) ? 1 : HCA_GIDS;
-	attr->pkey_tbl_len = 1;
+	attr->pkey_tbl_len = HCA_PKEYS;
 	attr->ip_gids = !!netdev;
 	if (!netdev) {
 		attr->lid = hca_lid(hca, port);
-		attr->sm_lid = hca->rules->lid + 8;
+		attr->sm_lid = hca->rules->lid - 8;
 		attr->sm_sl = 6;
-		attr->lmc = 1;
+		attr->lmc = 3;
 	}
 	attr->port_cap_flags = IB_PORT_CM_SUP;
 	attr->bad_pkey_cntr = 9;
-	attr->qkey_viol_cntr = atomic_read(&hca->bad_qkeys);
+	attr->qkey_viol_cntr = 10 + atomic_read(&hca->bad_qkeys);
 	attr->max_msg_sz = 1 << 30;
-	attr->max_vl_num = 1;
-	attr->active_width = IB_WIDTH_4X;
+	attr->max_vl_num = 11;
+	attr->active_width = IB_WIDTH_12X;
 	attr->active_speed = IB_SPEED_EDR;
 	return 0;
 }
 
 static int query_pkey(struct ib_device *ib, u32 port, u16 index, u16 *pkey)
 {
-	if (index)
-		return -EINVAL;
-	*pkey = IB_DEFAULT_PKEY_FULL;
+	*pkey = index ? 0 : IB_DEFAULT_PKEY_FULL;
 	return 0;
 }
 
@@ -1067,7 +1065,7 @@ static int get_port_immutable(struct ib_device *ib, u32 port,
 {
 	immutable->core_cap_flags = to_hca(ib)->rules->core_cap;
 	immutable->gid_tbl_len = hca_is_iwarp(to_hca(ib)) ? 1 : HCA_GIDS;
-	immutable->pkey_tbl_len = 1;
+	immutable->pkey_tbl_len = HCA_PKEYS;
 	if (immutable->core_cap_flags & RDMA_CORE_CAP_IB_MAD)
 		immutable->max_mad_size = IB_MGMT_MAD_SIZE;
 	return 0;
@@ -1119,7 +1117,7 @@ const struct ib_device_ops hca_ops = {
 
 	INIT_RDMA_OBJ_SIZE(ib_ah, hca_ah, ib),
 	INIT_RDMA_OBJ_SIZE(ib_cq, hca_cq, ib),
-	INIT_RDMA_OBJ_SIZE(ib_pd, hca_pd, ib),
+	.size_ib_pd = sizeof(struct ib_pd),
 	INIT_RDMA_OBJ_SIZE(ib_qp, hca_qp, ib),
 	INIT_RDMA_OBJ_SIZE(ib_srq, hca_srq, ib),
 };

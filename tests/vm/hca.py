@@ -3,8 +3,8 @@
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
     hca.py pages|pinned|directions|lists|frames|peer|ops|inline|reset|atomics|query|reads|events|reused|most|landing|
-        connect|unusable|srq|interrupts|contexts|delayed|undrained|worker|late|halfway|dereg|unrevoked|kept|leaked|
-        flushed|sqe|unanswered|undestroyed|silent|refused|stopped
+        connect|unusable|srq|interrupts|contexts|delayed|undrained|worker|late|halfway|dereg|unrevoked|hidden|kept|
+        leaked|flushed|sqe|unanswered|undestroyed|silent|refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -29,14 +29,16 @@ from lifetime import ended, in_background
 from memory import bound, endings
 from ops import elements
 from personality import PERSONALITIES
-from ulp import N, S, End, Qp, Srq, UserBuffer, adapter, error_of, pattern, remote
+from ulp import N, OUT, S, End, Qp, Srq, UserBuffer, adapter, error_of, pattern, remote
 from uring import Batches
+from verbs import ops_of
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
 KIB, MIB = 1 << 10, 1 << 20
 PAGE = 4 * KIB
 FILL = 0xC3
 REFUSED = 10  # IB_WC_REM_ACCESS_ERR
+NOT_THERE = 11  # IB_WC_REM_OP_ERR
 TOO_LONG = 1  # IB_WC_LOC_LEN_ERR
 
 
@@ -344,8 +346,9 @@ def test_query(r):
         "max_qp": 1 << 17,
         "max_qp_wr": 1 << 14,
         "max_send_sge": 16,
-        "max_recv_sge": 15,
-        "max_sge_rd": 11,
+        "max_recv_sge": 11,
+        "max_sge_rd": 9,
+        "max_srq_sge": 7,
         # RC_RNR_NAK_GEN, SYS_IMAGE_GUID, MEM_MGT_EXTENSIONS
         "device_cap_flags": 1 << 12 | 1 << 11 | 1 << 21,
         "max_cq": 1 << 18,
@@ -353,28 +356,44 @@ def test_query(r):
         "max_mr": 1 << 21,
         "max_pd": 1 << 16,
         "max_qp_rd_atom": 14,
-        "max_qp_init_rd_atom": 12,
+        "max_qp_init_rd_atom": 10,
         "max_fast_reg_pages": 512,
-        "num_comp_vectors": os.cpu_count(),
+        "num_comp_vectors": os.cpu_count() + 20,
         "local_ca_ack_delay": 13,
         "phys_ports": {"ib": 2}.get(personality(), 1),
+        "max_srq": 1 << 15 if has().srq else 0,
+        "max_srq_wr": 1 << 13,
+        "atomic_cap": N["ATOMIC_HCA"],
+        "ud_send_ops": ops_of("SEND", "SEND_WITH_IMM"),
     }
-    if personality() == "mlx4":
-        want |= {"max_srq": 1 << 15, "max_srq_wr": 1 << 13, "max_srq_sge": 10}
-    r.equal("DEVICE_QUERY: each field as the driver reports it", {n: getattr(got, n) for n in want}, want)
+    want["uc_send_ops"] = want["ud_send_ops"] | ops_of("RDMA_WRITE", "RDMA_WRITE_WITH_IMM")
+    of_rc = ops_of("RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")
+    want["rc_send_ops"] = want["uc_send_ops"] | of_rc
+
+    def compare(name, got, want, texts=()):
+        """Each field is the driver's. On InfiniBand, without shared receive queues, no two are equal otherwise."""
+        want_of = {n: want.get(n) for n in OUT[name.lower()] if n not in texts}
+        r.equal(f"{name}: each field as the driver reports it", {n: getattr(got, n) for n in want_of}, want_of)
+        values = [*want.values()]
+        same = {n for n in want if values.count(want[n]) > 1} - {"caps", "max_srq"}
+        if personality() == "ib":
+            r.equal(f"{name}: no two fields have the same value", same, set())
+
+    compare("DEVICE_QUERY", got, want, ("name", "fw_ver", "node_guid", "sys_image_guid"))
     guid = bytes(got.node_guid)
     said = ulp.text(got.name), ulp.text(got.fw_ver), bytes(got.sys_image_guid)
     r.equal("DEVICE_QUERY: name, firmware, GUIDs", said, ("hca1", "22.44.6", bytes(255 - b for b in guid)))
     port = f.call("PORT_QUERY", port=got.phys_ports)
-    want = {"state": 4, "phys_state": 5, "max_mtu": 4096, "max_msg_sz": 1 << 30, "gid_tbl_len": 64, "pkey_tbl_len": 1}
-    want |= {"active_width": 2, "active_speed": 32, "port_cap_flags": 1 << 16, "bad_pkey_cntr": 9}
+    want = {"state": 4, "phys_state": 5, "max_mtu": 4096, "max_msg_sz": 1 << 30, "gid_tbl_len": 64, "pkey_tbl_len": 7}
+    want |= {"active_width": 8, "active_speed": 32, "port_cap_flags": 1 << 16, "bad_pkey_cntr": 9, "qkey_viol_cntr": 10}
     if personality() == "ib":
-        want |= {"lid": 0x12, "sm_lid": 0x18, "lmc": 1, "sm_sl": 6, "active_mtu": 2048, "ifindex": 0}
+        want |= {"lid": 0x50, "sm_lid": 0x38, "lmc": 3, "sm_sl": 6, "active_mtu": 2048, "ifindex": 0}
         want["link_layer"] = N["LINK_INFINIBAND"]
     else:
         want |= {"lid": 0, "sm_lid": 0, "lmc": 0, "sm_sl": 0, "active_mtu": 4096}
+        want["ifindex"] = int(ulp.shell("ip netns exec h1 cat /sys/class/net/w1/ifindex")[1])
         want["link_layer"] = N["LINK_ETHERNET"]
-    r.equal("PORT_QUERY: each field as the driver reports it", {n: getattr(port, n) for n in want}, want)
+    compare("PORT_QUERY", port, want)
     f.close()
 
 
@@ -424,7 +443,9 @@ def test_events(r):
     of_qp = ("COMM_EST", "SQ_DRAINED", "PATH_MIG", "PATH_MIG_ERR", "QP_REQ_ERR", "QP_ACCESS_ERR", "QP_FATAL")
     eventfd = os.eventfd(0, os.EFD_NONBLOCK)
     b.file.call("CQ_EVENTFD", cq=b.cq.handle, fd=eventfd)
-    own = dict.fromkeys(of_qp, b.qp.handle) | ({"SRQ_ERR": srq.handle} if has_srq else {}) | {"CQ_ERR": b.cq.handle}
+    own = dict.fromkeys(of_qp, b.qp.handle) | {"CQ_ERR": b.cq.handle}
+    if has_srq:
+        own |= {"SRQ_ERR": srq.handle, "SRQ_LIMIT": srq.handle, "LAST_WQE_REACHED": b.qp.handle}
     # The core raises GID_CHANGE itself, and passes on none of a driver: core/cache.c:ib_cache_event_task.
     ports = ("PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "CLIENT_REREGISTER")
     for name in (*own, *ports, "DEVICE_FATAL"):
@@ -762,6 +783,23 @@ def test_dereg(r):
     a.close()
     b.close()
     adapter(fail_name="")
+
+
+def test_hidden(r):
+    """A driver reports success though its adapter keeps a key: only an invalidation before has ended that."""
+    a, b = two()
+    adapter(fail_name="destroy_key", fail_command=1)
+    said = [error_of(b.file.destroy, handle) for handle in (b.grant.handle, b.buffer.handle)]
+    r.equal("DESTROY of a grant whose key the adapter keeps, and of its buffer", said, ["none"] * 2)
+    r.equal("... the adapter was asked, and refused", adapter_says("fail_command"), "0")
+    adapter(fail_name="")
+    a.file.submit([a.write(b, 8)])
+    # The module unmaps the memory in any case: by a key that lives on, the adapter finds nothing there.
+    want = {"erdma": ("the key is dead", REFUSED), "hns": ("the key lives on, which nobody can know", NOT_THERE)}
+    name, status = want[personality()]
+    r.equal(f"... {name}", a.cq.wait(1)[0].status, status)
+    a.close()
+    b.close()
 
 
 def test_unrevoked(r):
