@@ -6,15 +6,18 @@
 //! names, GUIDs or addresses.
 
 use crate::args::{default_port, DeviceArg};
+use crate::diagnose::refusal;
 use crate::machine::Machine;
 use crate::output::{self, answer, table, FormatArgs};
 use crate::rdma::{self, RdmaDevice};
 use anyhow::{ensure, Context, Result};
 use clap::Args;
+use rust_ulp::device::DeviceInfo;
+use rust_ulp::grant::GrantOptions;
 use rust_ulp::memory::PageSize;
-use rust_ulp::qp::{QpBuilder, Rc};
-use rust_ulp::wr::{FetchAdd, Read, Recv, Send, WrOpcode, Write};
-use rust_ulp::{Access, Buffer, Cq, Device, Error, Grant, Pd, Qp, RemoteSlice, Status};
+use rust_ulp::qp::{Connected, QpAttr, QpBuilder, QpState, Rc, Uc, Ud};
+use rust_ulp::wr::{FetchAdd, Post, Read, Recv, Send, SendTo, WrOpcode, Write};
+use rust_ulp::{Access, Buffer, Cq, Device, Error, Grant, Pd, PreparedQp, Qp, RemoteSlice, Status};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -26,6 +29,8 @@ const LONG: Duration = Duration::from_secs(30);
 /// The bytes of a message.
 const BYTES: usize = 64 << 10;
 const HUGE: u64 = 2 << 20;
+/// The bytes of a datagram.
+const INLINE: u32 = 32;
 /// The most that a check allocates.
 const MOST: u64 = 64 << 20;
 const HOW_TO_SEND: &str =
@@ -68,12 +73,19 @@ pub struct Check {
 /// What the module assumes of the driver, and what was seen of it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Quirk {
+    /// The rule of docs/providers.md.
     rule: &'static str,
     /// What the module does on this device.
     module: String,
     /// Whether a check confirmed that; null if none tried it.
     confirmed: Option<bool>,
+    /// Whether a program can see it.
+    observable: bool,
 }
+
+/// The rules that no program can see: what the module leaves out because of them, or a failure of the
+/// adapter.
+const HIDDEN: [&str; 4] = ["ShortKeys", "NoLocalInv", "HidesFailure", "KeepsPackets"];
 
 /// What was measured, by completions.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -105,7 +117,7 @@ pub struct About {
     board_id: Option<String>,
     firmware: Option<String>,
     rate_gbps: Option<f64>,
-    active_mtu: u32,
+    active_mtu: Option<u32>,
     /// The type of the IOMMU group of the device: "DMA", "DMA-FQ" or "identity".
     iommu: Option<String>,
     kernel: String,
@@ -122,6 +134,8 @@ pub struct About {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Report {
     about: About,
+    /// Why the module refuses the device, which is not tried then.
+    refused: Option<&'static str>,
     checks: Vec<Check>,
     quirks: Vec<Quirk>,
     /// [`None`] if the check `write` or `figures` failed.
@@ -170,12 +184,17 @@ impl Ends {
         })
     }
 
-    fn pair(&self) -> Result<(Qp<Rc>, Qp<Rc>)> {
-        self.connect(self.to.pd.qp_builder(&self.to.cq))
+    fn pair<T: Connected>(&self) -> Result<(Qp<T>, Qp<T>)> {
+        self.connect(self.to.pd.qp_builder(&self.to.cq), |_| Ok(()))
     }
 
-    fn connect(&self, to: QpBuilder<Rc>) -> Result<(Qp<Rc>, Qp<Rc>)> {
-        let from = self.from.pd.qp_builder::<Rc>(&self.from.cq).build()?;
+    fn connect<T: Connected>(
+        &self,
+        to: QpBuilder<T>,
+        prepare: impl FnOnce(&PreparedQp<T>) -> Result<()>,
+    ) -> Result<(Qp<T>, Qp<T>)> {
+        let from = self.from.pd.qp_builder::<T>(&self.from.cq).build()?;
+        prepare(&from)?;
         let to = to.build()?;
         let (here, there) = (from.endpoint(), to.endpoint());
         let from = from.connect(there).map_err(Error::from)?;
@@ -184,7 +203,7 @@ impl Ends {
 
     /// Writes 64 bytes to each of `places` of what `grant` covers, and looks for them in its buffer.
     fn write_at(&self, grant: &Grant, places: &[u64]) -> Result<()> {
-        let (from, _to) = self.pair()?;
+        let (from, _to) = self.pair::<Rc>()?;
         for (seed, at) in places.iter().enumerate() {
             let data = pattern(seed + 1, 64);
             self.from.buffer.write_at(0, &data)?;
@@ -201,7 +220,7 @@ impl Ends {
     }
 
     fn write(self) -> Result<String> {
-        let (from, to) = self.pair()?;
+        let (from, to) = self.pair::<Rc>()?;
         let grant = self.to.buffer.grant(.., Access::REMOTE_WRITE)?;
         let data = pattern(1, BYTES);
         self.from.buffer.write_at(0, &data)?;
@@ -226,7 +245,7 @@ impl Ends {
     }
 
     fn read(self) -> Result<String> {
-        let (from, _to) = self.pair()?;
+        let (from, _to) = self.pair::<Rc>()?;
         let grant = self.to.buffer.grant(.., Access::REMOTE_READ)?;
         let data = pattern(2, BYTES);
         self.to.buffer.write_at(0, &data)?;
@@ -236,8 +255,18 @@ impl Ends {
         Ok(format!("{BYTES} bytes"))
     }
 
-    fn send(self) -> Result<String> {
-        let (from, to) = self.pair()?;
+    fn send<T: Connected>(self) -> Result<String>
+    where
+        for<'a> Send<'a>: Post<'a, T>,
+    {
+        let (from, to) = self.pair::<T>()?;
+        self.message(&from, &to)
+    }
+
+    fn message<T: Connected>(&self, from: &Qp<T>, to: &Qp<T>) -> Result<String>
+    where
+        for<'a> Send<'a>: Post<'a, T>,
+    {
         let data = pattern(3, BYTES);
         self.from.buffer.write_at(0, &data)?;
         to.post_recv(Recv::new(self.to.buffer.slice(..)?))?;
@@ -249,8 +278,60 @@ impl Ends {
         Ok(format!("{BYTES} bytes"))
     }
 
+    fn datagram(self, inline: bool) -> Result<String> {
+        let ready = |side: &Side| {
+            let builder = side.pd.qp_builder::<Ud>(&side.cq);
+            let bytes = if inline { INLINE } else { 0 };
+            builder.max_inline(bytes).build()?.ready()
+        };
+        let (from, to) = (ready(&self.from)?, ready(&self.to)?);
+        let address = from.address(&to.endpoint())?;
+        let there = address.queue_pair(to.qp_num(), to.qkey());
+        let data = pattern(5, INLINE as usize);
+        self.from.buffer.write_at(0, &data)?;
+        let into = self.to.buffer.slice(..256)?;
+        to.post_recv(Recv::new(into.clone()))?;
+        from.post(match inline {
+            true => SendTo::inline_bytes(&data, &there),
+            false => SendTo::new(self.from.buffer.slice(..data.len())?, &there),
+        })?;
+        self.from.done()?;
+        let got = self.to.cq.wait(LONG)?;
+        let payload = to.received(&got, &into)?.payload.to_vec()?;
+        ensure!(payload == data, "the data is wrong");
+        Ok(format!("{INLINE} bytes"))
+    }
+
+    fn reset(self, port: u32) -> Result<String> {
+        let to = self.to.pd.qp_builder::<Rc>(&self.to.cq);
+        let (from, to) = self.connect(to, |from| {
+            from.modify(QpAttr::to(QpState::Reset))?;
+            let init = QpAttr::to(QpState::Init).pkey_index(0).port(port);
+            from.modify(init.access(Access::REMOTE_WRITE))?;
+            Ok(())
+        })?;
+        self.message(&from, &to)
+    }
+
+    fn invalidate(self) -> Result<String> {
+        let (from, to) = self.pair::<Rc>()?;
+        let options = GrantOptions::new().ends_on_invalidate(&to);
+        let grant = self
+            .to
+            .buffer
+            .grant_with(.., Access::REMOTE_WRITE, options)?;
+        to.post_recv(Recv::empty())?;
+        from.post(Send::empty().invalidate(grant.remote()))?;
+        self.from.done()?;
+        self.to.done()?;
+        from.post(Write::new(self.from.buffer.slice(..)?, grant.remote()))?;
+        let status = self.from.cq.wait(LONG)?.status;
+        ensure!(status != Status::Success, "the write succeeded");
+        Ok(format!("{} behind it", status.name()))
+    }
+
     fn atomics(self) -> Result<String> {
-        let (from, _to) = self.pair()?;
+        let (from, _to) = self.pair::<Rc>()?;
         let grant = self.to.buffer.grant(..8, Access::REMOTE_ATOMIC)?;
         self.to.buffer.store_u64(0, 40, Ordering::Release)?;
         from.post(FetchAdd::new(
@@ -290,7 +371,7 @@ impl Ends {
 
     /// A write that must fail, with nothing written.
     fn refused(self, prepare: impl FnOnce(&Grant) -> Result<()>, access: Access) -> Result<String> {
-        let (from, _to) = self.pair()?;
+        let (from, _to) = self.pair::<Rc>()?;
         let grant = self.to.buffer.grant(.., access)?;
         self.to.buffer.fill(.., 0)?;
         self.from.buffer.fill(.., 1)?;
@@ -310,25 +391,27 @@ impl Ends {
         Ok(format!("{}, and no byte landed", status.name()))
     }
 
-    fn shared_receives(self) -> Result<String> {
+    fn shared_receives(self, in_order: &mut Option<bool>) -> Result<String> {
         let srq = self.to.pd.srq_builder(&self.to.cq).build()?;
-        let (from, to) = self.connect(self.to.pd.qp_builder(&self.to.cq).srq(&srq))?;
-        srq.post_recv(Recv::new(self.to.buffer.slice(..64)?))?;
-        from.post(Send::new(self.from.buffer.slice(..64)?))?;
-        self.from.done()?;
-        self.to.done()?;
+        let builder = self.to.pd.qp_builder::<Rc>(&self.to.cq).srq(&srq);
+        let (from, to) = self.connect(builder, |_| Ok(()))?;
+        (0..8).try_for_each(|n| srq.post_recv(Recv::empty().wr_id(n)))?;
+        (0..8).try_for_each(|_| from.post(Send::empty()))?;
+        (0..8).try_for_each(|_| self.from.done())?;
+        let taken = (0..8).map(|_| Ok(self.to.cq.wait(LONG)?.ok()?.wr_id));
+        *in_order = Some(taken.collect::<Result<Vec<_>>>()? == Vec::from_iter(0..8u64));
         // The kernel waits for the driver's event, at most ten seconds.
         let begin = Instant::now();
         drop(to);
         let took = begin.elapsed();
         ensure!(took.as_secs() < 10, "no event ended the use of the queue");
         Ok(format!(
-            "a message, and the end of its queue pair after {took:.1?}"
+            "messages, and the end of their queue pair after {took:.1?}"
         ))
     }
 
     fn figures(self) -> Result<Figures> {
-        let (from, _to) = self.pair()?;
+        let (from, _to) = self.pair::<Rc>()?;
         let grant = self.to.buffer.grant(.., Access::REMOTE_WRITE)?;
         let write = |len: usize| -> Result<_> {
             let remote = grant.remote().slice(..len as u64)?;
@@ -417,14 +500,16 @@ fn run(
     offered.then_some(verdict == Verdict::Passed)
 }
 
-fn about(device: &RdmaDevice, opened: &Device, two_devices: bool) -> Result<About> {
+fn about(device: &RdmaDevice, opened: Option<&Device>, two_devices: bool) -> Result<About> {
     let machine = Machine::here();
-    let port = default_port(opened);
+    let port = opened.map_or(1, default_port);
+    let described = opened.map(|opened| opened.port(port)).transpose()?;
     let group = format!(
         "/sys/class/infiniband/{}/device/iommu_group/type",
         device.name
     );
-    let software = opened.info().software.then(|| "rdma_rxe".to_owned());
+    let software = opened.is_some_and(|opened| opened.info().software);
+    let software = software.then(|| "rdma_rxe".to_owned());
     let on = device.ports.iter().find(|on| on.port == port);
     Ok(About {
         driver: device.driver.clone().or(software),
@@ -434,7 +519,7 @@ fn about(device: &RdmaDevice, opened: &Device, two_devices: bool) -> Result<Abou
         board_id: device.board_id.clone(),
         firmware: device.firmware.clone(),
         rate_gbps: on.and_then(|port| port.rate_gbps),
-        active_mtu: opened.port(port)?.active_mtu,
+        active_mtu: described.map(|port| port.active_mtu),
         iommu: std::fs::read_to_string(group)
             .ok()
             .map(|kind| kind.trim().to_owned()),
@@ -449,6 +534,16 @@ fn about(device: &RdmaDevice, opened: &Device, two_devices: bool) -> Result<Abou
 }
 
 impl Report {
+    fn refused(device: &RdmaDevice, why: &'static str) -> Result<Self> {
+        Ok(Self {
+            about: about(device, None, false)?,
+            refused: Some(why),
+            checks: Vec::new(),
+            quirks: Vec::new(),
+            figures: None,
+        })
+    }
+
     fn new(device: &RdmaDevice, from: &Device, to: Option<&Device>) -> Result<Self> {
         let answering = to.unwrap_or(from);
         let ends = || Ends::new(from, answering);
@@ -461,7 +556,23 @@ impl Report {
         let all = &mut Vec::new();
         let written = run(all, "write", true, || ends()?.write());
         run(all, "read", true, || ends()?.read());
-        run(all, "send", true, || ends()?.send());
+        run(all, "send", true, || ends()?.send::<Rc>());
+        let both = |supports: fn(&DeviceInfo) -> bool| supports(info) && supports(from.info());
+        let uc = both(|info| info.supports::<Uc>(WrOpcode::Send));
+        let uc = run(all, "uc", uc, || ends()?.send::<Uc>());
+        let ud = both(|info| info.supports::<Ud>(WrOpcode::Send));
+        let ud = run(all, "datagram", ud, || ends()?.datagram(false));
+        // Where the driver copies none, it or the module refuses.
+        let here = Side::new(from)?;
+        let builder = here.pd.qp_builder::<Ud>(&here.cq).max_inline(INLINE);
+        let inline = ud.is_some() && builder.build().is_ok();
+        let inline = run(all, "inline_datagram", inline, || ends()?.datagram(true));
+        let qp = here.pd.qp_builder::<Rc>(&here.cq).build()?;
+        let reset = qp.modify(QpAttr::to(QpState::Reset));
+        let reset = !matches!(reset, Err(Error::Unsupported { .. }));
+        let reset = run(all, "reset", reset, || ends()?.reset(default_port(from)));
+        let invalidates = has(WrOpcode::SendInvalidate);
+        let invalidated = run(all, "invalidate", invalidates, || ends()?.invalidate());
         // Some drivers post atomics, and grant none.
         let granted = Side::new(answering)?
             .buffer
@@ -482,8 +593,9 @@ impl Report {
         let revoked = run(all, "revoke", true, || {
             ends()?.refused(|grant| Ok(grant.revoke()?), Access::REMOTE_WRITE)
         });
+        let mut in_order = None;
         let shared = run(all, "shared_receives", info.max_srq > 0, || {
-            ends()?.shared_receives()
+            ends()?.shared_receives(&mut in_order)
         });
         let mut figures = None;
         if written == Some(true) {
@@ -492,26 +604,38 @@ impl Report {
                 Ok(figures.insert(measured).text())
             });
         }
-        let quirk = |rule, module: String, confirmed| Quirk {
+        let quirk = |rule, module: &str, confirmed| Quirk {
             rule,
-            module,
+            module: module.to_owned(),
             confirmed,
+            observable: !HIDDEN.contains(&rule),
         };
-        let offers = |what| if what { "offers it" } else { "offers none" }.to_owned();
-        let pages = info.max_fast_reg_pages;
-        let quirks = vec![
-            quirk("REG_MR honors large pages", offers(huge), large),
-            quirk("pages under one key", format!("at most {pages}"), listed),
-            quirk("atomics", offers(atomics.is_some()), atomics),
-            quirk(
-                "deregistering revokes a key",
-                "relies on it".to_owned(),
-                revoked,
-            ),
-            quirk("LAST_WQE_REACHED", offers(shared.is_some()), shared),
+        let offers = |what| if what { "offers it" } else { "offers none" };
+        let tried = |rule, result: Option<bool>| quirk(rule, offers(result.is_some()), result);
+        let (ordered, order) = match info.software {
+            true => ("relies on it", in_order),
+            false => ("does not rely on it", None),
+        };
+        let pages = format!("at most {}", info.max_fast_reg_pages);
+        let mut quirks = vec![
+            tried("LargePages", large),
+            quirk("MaxPages", &pages, listed),
+            quirk("NoAtomics", offers(has(WrOpcode::FetchAdd)), atomics),
+            quirk("NoRemoteAtomics", offers(granted), atomics),
+            quirk("InvalidateFirst", "revokes a key", revoked),
+            tried("LastWqe", shared),
+            quirk("OrderedSrq", ordered, order),
+            tried("SendWithInv", invalidated),
+            tried("NoUdInline", inline),
+            tried("NoReset", reset),
+            tried("NoRc", written),
+            tried("NoUc", uc),
+            tried("NoUd", ud),
         ];
+        quirks.extend(HIDDEN.map(|rule| quirk(rule, "", None)));
         Ok(Self {
-            about: about(device, from, to.is_some())?,
+            about: about(device, Some(from), to.is_some())?,
+            refused: None,
             checks: std::mem::take(all),
             quirks,
             figures,
@@ -519,6 +643,9 @@ impl Report {
     }
 
     fn text(&self) -> String {
+        if let Some(why) = self.refused {
+            return format!("The device {why}");
+        }
         let word = |verdict| match verdict {
             Verdict::Passed => "ok",
             Verdict::Failed => "FAIL",
@@ -533,7 +660,8 @@ impl Report {
             let found = match quirk.confirmed {
                 Some(true) => "confirmed",
                 Some(false) => "REFUTED",
-                None => "not tried",
+                None if quirk.observable => "not tried",
+                None => "not observable from here",
             };
             vec![
                 quirk.rule.to_owned(),
@@ -549,12 +677,26 @@ impl Report {
 }
 
 impl Selftest {
-    pub fn run(self) -> Result<ExitCode> {
-        let from = self.device.open()?;
+    fn try_device(&self) -> Result<Report> {
+        let from = match self.device.open() {
+            Ok(from) => from,
+            Err(error) => {
+                let devices = rdma::devices(self.device.name.as_deref()).unwrap_or_default();
+                let refused = devices
+                    .iter()
+                    .find_map(|device| Some((device, refusal(device, Some(&[]))?)));
+                let (device, why) = refused.ok_or(error)?;
+                return Report::refused(device, why);
+            }
+        };
         let to = self.to.as_deref().map(Device::open).transpose()?;
         let devices = rdma::devices(Some(from.name()))?;
         let device = devices.first().context("the device is gone")?;
-        let report = Report::new(device, &from, to.as_ref())?;
+        Report::new(device, &from, to.as_ref())
+    }
+
+    pub fn run(self) -> Result<ExitCode> {
+        let report = self.try_device()?;
         self.format.print(&report, || report.text())?;
         if let Some(path) = &self.report {
             let text = serde_json::to_string_pretty(&output::versioned(&report))? + "\n";
@@ -562,7 +704,9 @@ impl Selftest {
             message!("the report is in {}. {HOW_TO_SEND}", path.display());
         }
         let failed = |check: &Check| check.verdict == Verdict::Failed;
-        Ok(answer(!report.checks.iter().any(failed)))
+        Ok(answer(
+            report.refused.is_none() && !report.checks.iter().any(failed),
+        ))
     }
 }
 

@@ -31,7 +31,7 @@ pub const NO_SERVICE: &str =
                           queue pairs for the kernel (docs/providers.md)";
 
 /// Returns why the module refuses `device`, if it does. `entries` are the devices that it lists.
-fn refusal(device: &RdmaDevice, entries: Option<&[DeviceEntry]>) -> Option<&'static str> {
+pub fn refusal(device: &RdmaDevice, entries: Option<&[DeviceEntry]>) -> Option<&'static str> {
     if device.is_iwarp() {
         return Some(IWARP);
     }

@@ -22,6 +22,8 @@ mod peer;
 #[cfg(test)]
 mod tests;
 
+pub use host::refusal;
+
 use crate::args::{size_in, DeviceArg};
 use crate::lang::{fill, Lang, LangArg};
 use crate::output::{self, answer, interrupts, FormatArgs};
