@@ -18,7 +18,7 @@ use rust_ulp::qp::{
 use rust_ulp::uring::{Ring, RingBuilder};
 use rust_ulp::wr::{CompareSwap, FetchAdd, Read, Recv, Send, SendTo, Write};
 use rust_ulp::{
-    cm, Access, Completion, Cq, Device, Endpoint, Error, Grant, Grh, Opcode, Qp, RemoteSlice,
+    cm, Access, Completion, Cq, Device, Endpoint, Error, Grant, Grh, Mtu, Opcode, Qp, RemoteSlice,
     Status,
 };
 use rust_ulp_extra::pool::Pool;
@@ -31,6 +31,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
+
+mod requests;
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -89,6 +91,7 @@ pub fn run(r: &mut Report) {
     let Some([a, b]) = r.need("two ends", Host::two) else {
         return;
     };
+    requests::run(r, &a, &b);
     unreliable(r, &a, &b);
     invalidating(r, &a, &b);
     for part in [
@@ -120,7 +123,7 @@ fn unreliable(r: &mut Report, a: &Host, b: &Host) {
             let (src, dst) = (a.pd.alloc_buffer(LEN)?, b.pd.alloc_buffer(2 * LEN)?);
             let grant = dst.grant(..LEN, Access::REMOTE_WRITE)?;
             let (first, second) = (
-                a.pd.qp_builder::<Uc>(&a.cq).build()?,
+                a.pd.qp_builder::<Uc>(&a.cq).mtu(Mtu::B512).build()?,
                 b.pd.qp_builder::<Uc>(&b.cq).build()?,
             );
             for i in 0..2 {
@@ -142,10 +145,15 @@ fn unreliable(r: &mut Report, a: &Host, b: &Host) {
             }
             let got = (dst.to_vec(..LEN)?, dst.to_vec(LEN..2 * LEN - 5)?);
             let info = first.query()?;
-            // Nobody is told that there is no receive.
+            // Nobody is told that there is no receive, and no such memory.
             first.post(Send::empty())?;
-            a.cq.wait(hang())?.check()?;
-            let after = second.query()?.state;
+            let wrong = RemoteSlice::new(1 << 40, 8, 0xbad_bad)?;
+            first.post(Write::inline_bytes(b"lost too", wrong))?;
+            for _ in 0..2 {
+                a.cq.wait(hang())?.check()?;
+            }
+            let after = [&first, &second].map(|qp| qp.query().map(|info| info.state).ok());
+            let ends = (*first.peer() == to, first.endpoint() == from);
             Ok(equal(
                 "completions",
                 kinds,
@@ -161,7 +169,9 @@ fn unreliable(r: &mut Report, a: &Host, b: &Host) {
                     Access::REMOTE_WRITE,
                 )
             })
-            .and_then(|()| equal("the peer's state", after, rust_ulp::qp::QpState::Rts)))
+            .and_then(|()| equal("its MTU", info.path_mtu, Some(Mtu::B512)))
+            .and_then(|()| equal("its ends", ends, (true, true)))
+            .and_then(|()| equal("the states", after, [Some(QpState::Rts); 2])))
         },
     );
 }
@@ -178,20 +188,24 @@ fn invalidating(r: &mut Report, a: &Host, b: &Host) {
             let mem = b.pd.alloc_buffer(8192)?;
             let gone = mem.grant(..4096, Access::REMOTE_WRITE)?;
             let kept = mem.grant(4096.., Access::REMOTE_WRITE)?;
-            second.post_recv(Recv::empty())?;
+            second.post_recv(Recv::empty().wr_id(1))?;
             first.post(Write::inline_bytes(b"once", gone.remote()))?;
-            first.post(Send::empty().invalidate(gone.remote()))?;
-            let told = next(&b.cq, Opcode::Recv)?.invalidated;
+            // The key takes the place of the immediate data.
+            first.post(Send::empty().imm(9).invalidate(gone.remote()).wr_id(2))?;
+            let came = next(&b.cq, Opcode::Recv)?;
+            let told = (came.wr_id, came.imm, came.invalidated);
             first.post(Write::inline_bytes(b"kept", kept.remote()))?;
-            for _ in 0..3 {
-                a.cq.wait(hang())?.check()?;
-            }
+            let sent = next(&a.cq, Opcode::Send)?;
+            let sent = (sent.wr_id, sent.invalidated);
+            pass(&a.cq, Opcode::Write)?;
             first.post(Write::inline_bytes(b"twice", gone.remote()))?;
             let refused = failure(&first, &a.cq).map(|error| error.status);
             let bytes = (mem.to_vec(..5)?, mem.to_vec(4096..4100)?);
             // The kernel's own revoke has nothing against a key that is dead already.
             gone.revoke()?;
-            Ok(equal("told", told, Some(gone.remote().rkey()))
+            let key = Some(gone.remote().rkey());
+            Ok(equal("told", told, (1, None, key))
+                .and_then(|()| equal("the sender is told", sent, (2, None)))
                 .and_then(|()| equal("then", refused, Ok(Status::RemoteAccess)))
                 .and_then(|()| equal("bytes", (&bytes.0[..], &bytes.1[..]), (b"once\0", b"kept"))))
         },
@@ -218,6 +232,7 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
                     qp.traffic_class(TrafficClass(0x20)).build()?.ready()
                 };
                 let (asker, answerer) = (open(a)?, open(b)?);
+                let info = asker.query()?;
                 let mtu = asker.endpoint().mtu.bytes() as usize;
                 let (mem_a, mem_b) = (a.pd.alloc_buffer(8192)?, b.pd.alloc_buffer(8192)?);
                 let (room_a, room_b) = (mem_a.slice(..4096)?, mem_b.slice(..Grh::LEN + mtu)?);
@@ -237,13 +252,30 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
                 let back = answerer.reply_to(&got)?;
                 answerer.post(SendTo::inline_bytes(b"thanks", &back))?;
                 let answer = asker.received(&next(&a.cq, Opcode::Recv)?, &room_a)?;
+                let said = answer.payload.to_vec()?;
+                let back_to = (back.qp_num(), back.qkey());
+                let hops = (ah.path().hop_limit, got.grh.map(|grh| grh.hop_limit));
+                let parts = [got.payload.slice(..3)?, got.payload.slice(7..11)?];
+                asker.post_recv(Recv::new(room_a))?;
+                answerer.post(SendTo::gather(&parts, &back))?;
+                let parts = asker.received(&next(&a.cq, Opcode::Recv)?, &room_a)?;
+                let parts = parts.payload.to_vec()? == [&data[..3], &data[7..11]].concat();
                 let too_long = mem_a.slice(4096 - 1..4096 + mtu)?;
                 let refused = asker.post(SendTo::new(too_long, &to));
                 let payload = got.payload.to_vec()?;
-                let said = answer.payload.to_vec()?;
                 let ends = |grh: Option<Grh>| grh.map(|grh| (grh.src, grh.dst));
                 let (at_a, at_b) = (asker.endpoint().gid, answerer.endpoint().gid);
                 Ok(check("the bytes", payload == data)
+                    .and_then(|()| {
+                        let want = (QpState::Rts, asker.qkey());
+                        equal("the asker", (info.state, info.qkey), want)
+                    })
+                    .and_then(|()| {
+                        let want = (asker.qp_num(), answerer.qkey());
+                        equal("who is answered", back_to, want)
+                    })
+                    .and_then(|()| equal("hops", hops, (64, Some(64))))
+                    .and_then(|()| check("an answer of parts", parts))
                     .and_then(|()| equal("who sent it", got.src_qp, asker.qp_num()))
                     .and_then(|()| equal("immediate data", got.imm, Some(0xfeed)))
                     .and_then(|()| equal("its header", ends(got.grh), Some((at_a, at_b))))
@@ -324,7 +356,15 @@ fn shared(r: &mut Report, a: &Host, b: &Host) {
             seen.push((done.wr_id, done.is_of(to), bytes == [i; 5]));
         }
         let refused = b1.post_recv(Recv::empty());
+        let sizes = (srq.max_wr(), srq.max_sge());
+        let limit = srq.arm_limit(17).err().and_then(|error| error.errno());
+        (0..16).try_for_each(|_| srq.post_recv(Recv::empty()))?;
+        let full = srq.post_recv(Recv::empty()).err();
+        let full = full.is_some_and(|error| error.is_backpressure());
         Ok(equal("posted", before.recvs_in_flight, 8)
+            .and_then(|()| equal("sizes", sizes, (16, 1)))
+            .and_then(|()| equal("a limit beyond them", limit, Some(libc::ERANGE)))
+            .and_then(|()| check("a full one: back-pressure", full))
             .and_then(|()| {
                 equal(
                     "who got what",
@@ -374,7 +414,10 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
             let late = events.wait(SHORT);
             Ok(equal("before", early, None)
                 .and_then(|()| equal("then", event.kind, EventKind::SrqLimit))
-                .and_then(|()| check("it is about the queue", event.is_about(&srq)))
+                .and_then(|()| {
+                    let about = (event.is_about(&srq), event.is_about(&b.cq));
+                    equal("it is about the queue", about, (true, false))
+                })
                 .and_then(|()| equal("disarmed", info.limit, None))
                 .and_then(|()| check("once", matches!(late, Err(Error::Timeout { .. })))))
         },
@@ -452,10 +495,7 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
             let grant = mem.grant(.., Access::REMOTE_WRITE)?;
             let theirs = b.qp().build()?;
             theirs.post_recv(Recv::empty().wr_id(9))?;
-            let mut qp = a
-                .qp()
-                .mtu(rust_ulp::Mtu::B512)
-                .timeout(AckTimeout::at_least(SHORT));
+            let mut qp = a.qp().mtu(Mtu::B512).timeout(AckTimeout::at_least(SHORT));
             qp = qp.rd_atomic(3).rnr_retry(RnrRetries::new(2)?);
             qp = qp.retry_cnt(Retries::new(3)?);
             let ours = qp.traffic_class(TrafficClass::from_dscp(10)?).build()?;
@@ -518,7 +558,7 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
                 .and_then(|()| equal("agreed", agreed, [(3, 3); 2]))
                 .and_then(|()| equal("rights", dst.access(), Some(Access::REMOTE_WRITE)))
                 .and_then(|()| equal("a second grant", other, Some(ErrorKind::InvalidInput)))
-                .and_then(|()| equal("MTU", info.path_mtu, Some(rust_ulp::Mtu::B512)))
+                .and_then(|()| equal("MTU", info.path_mtu, Some(Mtu::B512)))
                 .and_then(|()| equal("RNR retries of the peer", told, Some(2)))
                 .and_then(|()| equal("traffic class", info.path.traffic_class.dscp(), 10))
                 .and_then(|()| equal("state", state, cm::State::Established))
@@ -1012,19 +1052,27 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
         (a, b),
         |a, b| {
             let [first, second] = connect(a, b, None)?;
-            second.post_recv(Recv::empty().wr_id(1).timeout(SHORT / 10))?;
+            // Each request of a batch has its own deadline.
+            let mut batch = second.batch();
+            batch.push(Recv::empty().wr_id(1).timeout(SHORT / 10))?;
+            batch.push(Recv::empty().wr_id(3))?;
+            batch.submit_and_wait(1, hang())?;
             let late = b.cq.wait(hang())?;
             // The device has it still: the first message is lost to it.
             second.post_recv(Recv::empty().wr_id(2))?;
-            for _ in 0..2 {
+            for _ in 0..3 {
                 first.post(Send::empty().timeout(hang()))?;
                 pass(&a.cq, Opcode::Send)?;
             }
-            let done = next(&b.cq, Opcode::Recv)?;
+            let mut done = Vec::new();
+            for _ in 0..2 {
+                done.push(next(&b.cq, Opcode::Recv)?.wr_id);
+            }
             Ok(
                 equal("first", (late.wr_id, late.status), (1, Status::TimedOut))
+                    .and_then(|()| check("it is of its queue", late.is_of(&second)))
                     .and_then(|()| check("it is unfinished", late.status.is_unfinished()))
-                    .and_then(|()| equal("then", done.wr_id, 2)),
+                    .and_then(|()| equal("then", &done[..], &[3, 2])),
             )
         },
     );
@@ -1033,21 +1081,37 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
         "canceling by number and all, of each queue",
         (a, b),
         |a, b| {
-            let [_first, second] = connect(a, b, None)?;
+            let [first, second] = connect(a, b, None)?;
             for wr_id in [5, 6, 5, 7] {
                 second.post_recv(Recv::empty().wr_id(wr_id))?;
             }
-            let counts = [second.cancel(5)?, second.cancel(5)?, second.cancel_all()?];
+            second.post_recv(Recv::empty().wr_id(0))?;
+            let counts = [
+                second.cancel(8)?,
+                second.cancel(5)?,
+                second.cancel(5)?,
+                second.cancel(0)?,
+                first.cancel_all()?,
+                second.cancel_all()?,
+            ];
+            // Those that were canceled do not complete again.
+            second.modify(QpAttr::to(QpState::Err))?;
+            let prepared = b.qp().build()?;
+            (8..10).try_for_each(|i| prepared.post_recv(Recv::empty().wr_id(i)))?;
+            let early = [prepared.cancel(8)?, prepared.cancel_all()?];
             let srq = b.pd.srq_builder(&b.cq).max_wr(8).build()?;
             (0..3).try_for_each(|i| srq.post_recv(Recv::empty().wr_id(i)))?;
             let shared = [srq.cancel(1)?, srq.cancel_all()?];
             let mut told = Vec::new();
-            for _ in 0..7 {
+            for _ in 0..10 {
                 let done = b.cq.wait(hang())?;
                 told.push((done.wr_id, done.status == Status::Canceled));
             }
-            let order = [5, 5, 6, 7, 1, 0, 2].map(|wr_id| (wr_id, true));
-            Ok(equal("how many", counts, [2, 0, 2])
+            let more = b.cq.poll()?;
+            let order = [5, 5, 0, 6, 7, 8, 9, 1, 0, 2].map(|wr_id| (wr_id, true));
+            Ok(equal("how many", counts, [0, 2, 0, 1, 0, 2])
+                .and_then(|()| equal("of one not connected", early, [1, 1]))
+                .and_then(|()| equal("nothing else", more, None))
                 .and_then(|()| equal("of the shared ones", shared, [1, 2]))
                 .and_then(|()| equal("completions", &told[..], &order[..])))
         },
@@ -1355,9 +1419,16 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
                 first.post(Write::new(src.slice(from..from + len)?, grant.remote()))?;
                 a.cq.wait(hang())?.check()?;
             }
+            // More than one key.
+            let whole = dst.grant(.., Access::REMOTE_WRITE).err();
+            let whole = whole.map(|error| error.errno());
             let (of_src, of_dst) = (src.query()?, dst.query()?);
             let same = dst.to_vec(..)? == data;
             Ok(check("the bytes", same)
+                .and_then(|()| {
+                    let want = (grants.len() > 1).then_some(Some(libc::ERANGE));
+                    equal("all of it under one key", whole, want)
+                })
                 .and_then(|()| equal("whose", of_dst.kind, BufferKind::User))
                 .and_then(|()| equal("grants", of_dst.grants as usize, grants.len()))
                 .and_then(|()| check("charged", of_dst.charged >= LEN as u64))
@@ -1381,10 +1452,17 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
             first.post(Write::inline_bytes(b"old", old))?;
             let refused = failure(&first, &a.cq).map(|error| error.status);
             let bytes = mem.to_vec(..3)?;
+            let none = mem.grant(8..8, Access::REMOTE_READ).err();
+            let rightless = mem.grant(.., Access::empty()).err();
+            let bad = [none, rightless].map(|error| error.and_then(|error| error.errno()));
             Ok(check("another key", old.rkey() != new.rkey())
                 .and_then(|()| equal("its length", new.len(), 64))
                 .and_then(|()| equal("then", refused, Ok(Status::RemoteAccess)))
-                .and_then(|()| check("bytes", bytes == b"new")))
+                .and_then(|()| check("bytes", bytes == b"new"))
+                .and_then(|()| {
+                    let want = [Some(libc::ERANGE), Some(libc::EINVAL)];
+                    equal("a grant of nothing, and without rights", bad, want)
+                }))
         },
     );
     case(
@@ -1397,29 +1475,57 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
             while events.next_event()?.is_some() {}
             let mem = b.pd.alloc_buffer(4096)?;
             let write = Access::REMOTE_WRITE;
-            let once =
-                mem.grant_with(..64, write, GrantOptions::new().ends_on_invalidate(&second))?;
-            let bound = mem.grant_with(64..128, write, GrantOptions::new().bound_to(&second))?;
+            let bind = GrantOptions::new().bound_to(&second);
+            let once = GrantOptions::new().ends_on_invalidate(&second).user_data(9);
+            let once = mem.grant_with(..64, write, once)?;
+            let bound = mem.grant_with(64..128, write, bind)?;
+            let before = (once.query()?, bound.query()?);
+            let before = [before.0.one_shot, before.0.bound, before.1.bound];
             let key = once.remote();
+            first.post(Write::inline_bytes(b"x", key))?;
+            pass(&a.cq, Opcode::Write)?;
             second.post_recv(Recv::empty())?;
             first.post(Send::empty().invalidate(key))?;
             pass(&b.cq, Opcode::Recv)?;
-            a.cq.wait(hang())?.check()?;
+            pass(&a.cq, Opcode::Send)?;
             let of = |grant: &Grant| -> R<_> {
                 loop {
                     let event = events.wait(hang())?;
                     if let EventKind::GrantEnded { state } = event.kind {
-                        return Ok((state, event.is_about(grant)));
+                        let about = event.is_about(grant) && !event.is_about(&second);
+                        let info = grant.query()?;
+                        let keyless = info.state == state && info.rkey.is_none();
+                        return Ok((state, about && keyless, event.user_data));
                     }
                 }
             };
             let used = of(&once)?;
             let still = bound.query()?.state;
-            second.modify(QpAttr::to(rust_ulp::qp::QpState::Err))?;
+            // The end of a grant that was dropped is not told.
+            drop(mem.grant_with(128..256, write, bind)?);
+            second.modify(QpAttr::to(QpState::Err))?;
             let expired = of(&bound)?;
-            Ok(equal("used", used, (GrantState::Used, true))
+            let prepared = b.qp().build()?;
+            let bind = GrantOptions::new().bound_to(&prepared);
+            let bound = mem.grant_with(64..128, write, bind)?;
+            drop(prepared);
+            let dropped = of(&bound)?;
+            let more = events.next_event()?.map(|event| event.kind);
+            let more = more.filter(|kind| matches!(kind, EventKind::GrantEnded { .. }));
+            // Its key opens nothing.
+            let [again, _peer] = connect(a, b, None)?;
+            again.post(Write::inline_bytes(b"y", key))?;
+            let refused = failure(&again, &a.cq).map(|error| error.status);
+            Ok(equal("used", used, (GrantState::Used, true, 9))
+                .and_then(|()| equal("for one use, bound, bound", before, [true; 3]))
                 .and_then(|()| equal("the other", still, GrantState::Active))
-                .and_then(|()| equal("expired", expired, (GrantState::Expired, true))))
+                .and_then(|()| equal("expired", expired, (GrantState::Expired, true, 0)))
+                .and_then(|()| {
+                    let want = (GrantState::Expired, true, 0);
+                    equal("of one that was dropped", dropped, want)
+                })
+                .and_then(|()| equal("more of them", more, None))
+                .and_then(|()| equal("then", refused, Ok(Status::RemoteAccess))))
         },
     );
 }
@@ -1433,7 +1539,7 @@ fn failed(qp: &Qp<Rc>, cq: &Cq) -> Outcome<CompletionError> {
     let end = std::time::Instant::now() + hang();
     loop {
         let info = qp.query().map_err(because("asking for its state"))?;
-        if info.state == rust_ulp::qp::QpState::Err {
+        if info.state == QpState::Err {
             return Ok(error);
         }
         check("its queue pair fails", std::time::Instant::now() < end)?;
@@ -1500,7 +1606,7 @@ fn diagnoses(r: &mut Report, a: &Host, b: &Host) {
             let (first, second) = (impatient(a)?.build()?, b.qp().build()?);
             let (to, from) = (second.endpoint(), first.endpoint());
             let (second, first) = (second.connect(from)?, first.connect(to)?);
-            second.modify(QpAttr::to(rust_ulp::qp::QpState::Err))?;
+            second.modify(QpAttr::to(QpState::Err))?;
             first.post(Send::empty())?;
             let evidence = Evidence::default().peer(QpReport::of(&second)?);
             Ok(caused(a, &first, evidence, Some(RetryCause::PeerDead)))

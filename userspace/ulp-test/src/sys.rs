@@ -10,13 +10,21 @@ use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{cqueue, squeue, IoUring};
 use nix::errno::Errno;
 use nix::sys::mman::{mmap, mmap_anonymous, mprotect, munmap, MapFlags, ProtFlags};
+use rust_ulp::{Buffer, Pd};
 use std::fs::OpenOptions;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 pub mod hostile;
+
+/// Registers memory of this process that lives for ever.
+pub fn register(pd: &Pd, memory: &'static [AtomicU64]) -> rust_ulp::error::Result<Buffer> {
+    let ptr = memory.as_ptr().cast_mut().cast();
+    // SAFETY: The memory lives for ever, and this process accesses it by atomics alone.
+    unsafe { pd.register_raw(ptr, size_of_val(memory)) }
+}
 
 /// Bytes of the smallest page of any kernel, and of the largest struct of the ABI.
 pub const PAGE: usize = 4096;
