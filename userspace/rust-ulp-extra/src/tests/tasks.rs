@@ -4,21 +4,21 @@
 
 use super::asynchronous::{both, on_each, polled};
 use super::extra::stream::{AsyncReceiver, AsyncSender};
-use super::stream::Ends;
+use super::stream::{Carrier, Ends};
 use super::*;
 use std::future::poll_fn;
 use std::pin::Pin;
 
-fn ends(ring: usize) -> (Arc<Kernel>, Ends) {
+fn ends(ring: usize) -> (Carrier, Ends) {
     let e = super::stream::ends(ring, ring);
-    (e.kernel.clone(), e)
+    (e.carrier(), e)
 }
 
-fn async_ends(ring: usize) -> (Arc<Kernel>, AsyncSender, AsyncReceiver) {
-    let (kernel, e) = ends(ring);
+fn async_ends(ring: usize) -> (Carrier, AsyncSender, AsyncReceiver) {
+    let (carrier, e) = ends(ring);
     let (sender, receiver) = (e.sender, e.receiver);
     (
-        kernel,
+        carrier,
         sender.into_async().unwrap(),
         receiver.into_async().unwrap(),
     )
@@ -31,7 +31,7 @@ fn data() -> Vec<u8> {
 #[test]
 fn a_stream_in_tasks() {
     on_each(async || {
-        let (_kernel, mut sender, mut receiver) = async_ends(32);
+        let (_carrier, mut sender, mut receiver) = async_ends(32);
         let data = data();
         let send = async {
             let mut rest = &data[..];
@@ -90,7 +90,7 @@ fn a_stream_in_tasks() {
 
 #[test]
 fn a_stream_of_the_standard_library() {
-    let (_kernel, mut e) = ends(32);
+    let (_carrier, mut e) = ends(32);
     let data = data();
     let got = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
@@ -104,7 +104,7 @@ fn a_stream_of_the_standard_library() {
         got
     });
     assert!(got == data);
-    let (_kernel, mut e) = ends(32);
+    let (_carrier, mut e) = ends(32);
     e.receiver.set_timeout(Some(NOW));
     let error = e.receiver.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
@@ -117,7 +117,7 @@ fn a_stream_of_the_standard_library() {
 #[test]
 fn reads_and_writes_of_a_stream_can_be_dropped_at_any_time() {
     on_each(async || {
-        let (_kernel, mut sender, mut receiver) = async_ends(32);
+        let (_carrier, mut sender, mut receiver) = async_ends(32);
         let data = data();
         let (mut sent, mut got) = (0, Vec::new());
         for round in 0.. {

@@ -83,8 +83,7 @@ fn a_task_waits_for_completions() {
         let _ = send(cq.wait()).await.unwrap();
         let poster = async {
             for i in 0..200 {
-                p.b.post_recv(Recv::empty().wr_id(i)).unwrap();
-                p.a.post(Send::empty().signaled(false)).unwrap();
+                p.completes(i);
                 if i % 3 == 0 {
                     sleep(Duration::from_millis(1)).await;
                 }
@@ -124,8 +123,7 @@ fn a_task_of_another_runtime_waits_for_files_of_its_own() {
         assert!(within(NOW, poll_fn(wait)).await.is_none());
         let poster = async {
             for i in 0..50 {
-                p.b.post_recv(Recv::empty().wr_id(i)).unwrap();
-                p.a.post(Send::empty().signaled(false)).unwrap();
+                p.completes(i);
                 if i % 3 == 0 {
                     sleep(Duration::from_millis(1)).await;
                 }
@@ -166,8 +164,7 @@ fn a_wait_that_is_dropped_takes_nothing() {
         let mut cq = AsyncCq::new(&p.cq).unwrap();
         for i in 0..20 {
             assert!(within(NOW, cq.wait()).await.is_none());
-            p.b.post_recv(Recv::empty().wr_id(i)).unwrap();
-            p.a.post(Send::empty().signaled(false)).unwrap();
+            p.completes(i);
             // Polled once and dropped, with something there.
             let mut out = [Completion::EMPTY; 0];
             let _ = within(NOW, cq.wait_into(&mut out)).await;
@@ -208,7 +205,7 @@ fn a_task_that_waits_allocates_nothing() {
         for i in 0..40 {
             let before = allocations();
             p.b.post_recv(Recv::empty().timeout(NOW)).unwrap();
-            p.a.post(Send::empty().signaled(false)).unwrap();
+            p.arrives(0);
             let _ = cq.wait().await.unwrap();
             assert!(i < 10 || allocations() == before);
         }
@@ -223,8 +220,7 @@ fn a_stream_of_completions_and_of_events() {
         let mut events = AsyncEvents::new(&p.device).unwrap();
         let others = async {
             for i in 0..300 {
-                p.b.post_recv(Recv::empty().wr_id(i)).unwrap();
-                p.a.post(Send::empty().signaled(false)).unwrap();
+                p.completes(i);
                 p.kernel.happen(abi::Event {
                     event: abi::EVENT_PORT_ACTIVE,
                     port: i as u32,
@@ -278,17 +274,16 @@ fn a_busy_queue_lets_others_run() {
         let (ran, requests) = (std::cell::Cell::new(false), pair());
         let mut cq = AsyncCq::new(&p.cq).unwrap();
         let wait = async || {
-            p.b.post_recv(Recv::empty()).unwrap();
-            p.a.post(Send::empty().signaled(false)).unwrap();
+            p.completes(0);
             let _ = cq.wait().await.unwrap();
         };
         stays_fair(wait, &ran).await;
         ran.set(false);
         let post = AsyncRequests::new(&requests.cq).unwrap();
         let wait = async || {
-            requests.b.post_recv(Recv::empty()).unwrap();
-            let sent = post.post(&requests.a, Send::empty()).unwrap().await;
-            sent.unwrap().check().unwrap();
+            let sent = post.post(&requests.a, Send::empty()).unwrap();
+            requests.sent();
+            sent.await.unwrap().check().unwrap();
         };
         stays_fair(wait, &ran).await;
     });
@@ -309,8 +304,7 @@ fn a_busy_queue_starves_no_task_of_tokio() {
         let busy = tokio::spawn(async move {
             let mut cq = AsyncCq::new(&p.cq).unwrap();
             for n in 0..100_000 {
-                p.b.post_recv(Recv::empty()).unwrap();
-                p.a.post(Send::empty().signaled(false)).unwrap();
+                p.completes(0);
                 let _ = cq.wait().await.unwrap();
                 if seen.load(Ordering::Acquire) {
                     return n;
@@ -362,7 +356,7 @@ fn a_task_accepts_a_connection_that_the_peer_has_ended_since() {
         let addr = ([127, 0, 0, 1], 18515).into();
         let listener = cm::Listener::bind(&device, addr, 1).unwrap();
         kernel.ask();
-        kernel.confirm(Peer::HangsUp);
+        kernel.confirm(abi::QPS_ERR);
         let request = listener.next_request(NOW).unwrap();
         let qp = pd.qp_builder::<Rc>(&cq).build().unwrap();
         let options = cm::AcceptOptions::new();
@@ -436,7 +430,9 @@ fn each_request_is_a_future() {
         let poster = async {
             for imm in 0..10 {
                 sleep(Duration::from_millis(1)).await;
-                let done = requests.post(&p.a, Send::empty().imm(imm)).unwrap();
+                let done = requests.post(&p.a, Send::empty()).unwrap();
+                p.sent();
+                p.arrives(imm);
                 assert_eq!(send(done).await.unwrap().opcode, Opcode::Send);
             }
         };
@@ -467,7 +463,7 @@ fn a_completion_of_a_request_posted_otherwise_resolves_no_future() {
             .map(|_| requests.post(&p.b, Recv::empty()).unwrap())
             .collect();
         for imm in 0..5 {
-            p.a.post(Send::empty().imm(imm).signaled(false)).unwrap();
+            p.arrives(imm);
         }
         // The five completed, and were dropped.
         for receive in &mut receives {
@@ -475,7 +471,7 @@ fn a_completion_of_a_request_posted_otherwise_resolves_no_future() {
         }
         assert_eq!(p.cq.poll().unwrap(), None);
         for (imm, receive) in (5..).zip(receives) {
-            p.a.post(Send::empty().imm(imm).signaled(false)).unwrap();
+            p.arrives(imm);
             assert_eq!(receive.await.unwrap().imm, Some(imm));
         }
     });
@@ -494,10 +490,10 @@ fn a_completion_of_another_queue_s_request_resolves_no_future() {
         p.b.post_recv(Recv::empty().wr_id(number)).unwrap();
         let mut receive = requests.post(&p.b, Recv::empty()).unwrap();
         for imm in 0..2 {
-            p.a.post(Send::empty().imm(imm).signaled(false)).unwrap();
+            p.arrives(imm);
             assert!(look(&mut receive).is_none());
         }
-        p.a.post(Send::empty().imm(2).signaled(false)).unwrap();
+        p.arrives(2);
         assert_eq!(receive.await.unwrap().imm, Some(2));
     });
 }
@@ -517,7 +513,7 @@ fn whoever_was_polled_first_does_not_have_to_be_polled_again() {
         let poster = async {
             for imm in 0..2 {
                 sleep(NOW).await;
-                p.a.post(Send::empty().imm(imm).signaled(false)).unwrap();
+                p.arrives(imm);
             }
         };
         // `first` is not polled meanwhile; the completion of both comes.
@@ -554,13 +550,13 @@ fn each_request_wakes_its_own_task() {
         let mut second = requests.post(&p.b, Recv::empty()).unwrap();
         assert!(!of(&one, &mut first) && !of(&two, &mut second));
         drop(second);
-        p.a.post(Send::empty().signaled(false)).unwrap();
+        p.arrives(0);
         while count(&one) == 0 {
             sleep(Duration::from_millis(1)).await;
         }
         assert!(of(&one, &mut first));
         // One task takes the completion of another, and wakes it at once.
-        p.a.post(Send::empty().signaled(false)).unwrap();
+        p.arrives(0);
         let mut third = requests.post(&p.b, Recv::empty()).unwrap();
         // Until no wake-up for what came before is left.
         let mut before = u32::MAX;
@@ -570,7 +566,7 @@ fn each_request_wakes_its_own_task() {
             sleep(NOW).await;
         }
         let (before, mut other) = (count(&one), requests.post(&p.b, Recv::empty()).unwrap());
-        p.a.post(Send::empty().signaled(false)).unwrap();
+        p.arrives(0);
         assert!(!of(&two, &mut other));
         assert_eq!(count(&one), before + 1);
         assert!(of(&one, &mut third));
@@ -589,6 +585,8 @@ fn requests_of_two_threads() {
                         for _ in 0..500 {
                             let receive = requests.post(&p.b, Recv::empty()).unwrap();
                             let sent = requests.post(&p.a, Send::empty()).unwrap();
+                            p.sent();
+                            p.arrives(0);
                             let (sent, received) = both(sent, receive).await;
                             assert_eq!(sent.unwrap().opcode, Opcode::Send);
                             assert_eq!(received.unwrap().opcode, Opcode::Recv);
@@ -620,14 +618,15 @@ fn requests_that_fail() {
         assert_matches!(error, Error::OtherCq);
         let error = requests.post(&pair().a, Send::empty()).unwrap_err();
         assert_matches!(error, Error::OtherCq);
-        // A key that nobody made, and what follows.
-        let wrong = RemoteSlice::new(1 << 40, 8, 0xbad).unwrap();
-        let write = Write::inline_bytes(b"12345678", wrong);
-        let failed = requests.post(&p.a, write).unwrap().await.unwrap();
-        let error = failed.check().unwrap_err();
-        assert_matches!(error, Error::Completion(_));
-        let flushed = requests.post(&p.a, Send::empty()).unwrap().await.unwrap();
-        assert_eq!(flushed.status, Status::Flushed);
+        // One that fails, and one that is flushed after it.
+        for status in [Status::RemoteAccess, Status::Flushed] {
+            let request = requests.post(&p.a, Send::empty()).unwrap();
+            let change = |cqe: &mut abi::Cqe| cqe.status = status.code();
+            p.kernel.finish(p.a.handle(), change);
+            let failed = request.await.unwrap();
+            assert_eq!(failed.status, status);
+            assert_matches!(failed.check().unwrap_err(), Error::Completion(_));
+        }
         // The device goes.
         let waits = requests.post(&p.b, Recv::empty()).unwrap();
         let gone = async {
@@ -652,13 +651,13 @@ fn a_request_that_is_dropped_is_forgotten() {
             }
             if round % 3 == 0 {
                 // It has completed, and nobody looked.
-                p.a.post(Send::empty().imm(1).signaled(false)).unwrap();
+                p.arrives(1);
                 drop(first);
             } else {
                 drop(first);
-                p.a.post(Send::empty().imm(1).signaled(false)).unwrap();
+                p.arrives(1);
             }
-            p.a.post(Send::empty().imm(round).signaled(false)).unwrap();
+            p.arrives(round);
             assert_eq!(second.await.unwrap().imm, Some(round));
         }
         assert!(requests.slots() <= 4, "{} slots", requests.slots());
@@ -681,12 +680,18 @@ fn a_request_that_is_dropped_is_forgotten() {
 fn completions_of_requests_that_were_dropped_leave_room_for_others() {
     on_each(async || {
         let p = pair_of(4);
-        let grant = p.mem.grant(.., Access::REMOTE_WRITE).unwrap();
         let requests = AsyncRequests::new(&p.cq).unwrap();
-        let post = || requests.post(&p.a, Write::inline_bytes(b"it", grant.remote()));
-        let mut waits = post().unwrap();
-        for _ in 0..100 {
-            drop(post().unwrap());
+        let post = || {
+            let request = requests.post(&p.a, Send::empty()).unwrap();
+            p.sent();
+            request
+        };
+        let mut waits = post();
+        for count in 1..100 {
+            if count % 4 == 0 {
+                p.kernel.stumble(0, Errno::EAGAIN); // the queue is full
+            }
+            drop(post());
         }
         assert!(requests.slots() <= 8, "{} slots", requests.slots());
         // The completion of the first one was kept.
@@ -754,6 +759,7 @@ fn tasks_connect_over_tcp() {
         let addr = listener.local_addr().unwrap();
         let mem = b.pd().alloc_buffer(64).unwrap();
         let grant = mem.grant(.., Access::REMOTE_WRITE).unwrap();
+        let theirs = grant.remote();
         let accept = async {
             assert!(within(NOW, listener.accept()).await.is_none());
             let incoming = next(&mut listener).await.unwrap().unwrap();
@@ -772,14 +778,12 @@ fn tasks_connect_over_tcp() {
             drop(nobody);
             let connecting = send(a.connect_tcp_async(&addrs, &[], TcpOptions::new()));
             let (qp, peer) = connecting.await.unwrap();
-            qp.post(Write::inline_bytes(b"hi", peer.grant(0).unwrap()))
-                .unwrap();
+            assert_eq!(peer.grant(0).unwrap(), theirs);
             sleep(NOW * 2).await;
             drop(peer);
             qp
         };
         drop(both(accept, connect).await);
-        assert_eq!(mem.to_vec(..2).unwrap(), b"hi");
         kernel.remove();
         let error = next(&mut listener).await.unwrap().unwrap_err();
         assert_matches!(error, Error::DeviceGone);
