@@ -243,6 +243,10 @@ mod tests {
         ("bench send bw HOST -c UD -s 5000", "is at most 4096"),
         ("bench atomic lat HOST -s 16", "has 8 bytes"),
         ("bench read bw HOST -o 0", "(-o) is 1 to 255"),
+        (
+            "bench read bw HOST -I 64",
+            "only writes and sends have inline",
+        ),
         ("bench read bw HOST -o 256", "256 is not in 0..=255"),
         ("bench write bw HOST -o 4", "only reads and atomics"),
         ("bench write bw HOST -u 32", "(-u) is 0 to 31, not 32"),

@@ -374,6 +374,9 @@ impl Config {
         if self.srq && [self.backend, self.peer_backend].contains(&Backend::Uring) {
             bail!("io_uring does not tell which queue pair took a shared receive (--use-srq)");
         }
+        if self.inline != 0 && !self.has_inline() {
+            bail!("only writes and sends have inline data (-I)");
+        }
         if let Some(limit) = self.rate_limit {
             if !(limit > 0.0 && limit.is_finite()) {
                 bail!("the limit of the rate (--rate_limit) is a number above 0");
@@ -393,6 +396,11 @@ impl Config {
     /// Returns whether the receiver of the messages counts them.
     pub fn is_counted(&self) -> bool {
         self.metric != Metric::Latency && [Test::Send, Test::WriteImm].contains(&self.test)
+    }
+
+    /// Returns whether the requests can carry their data inline.
+    pub fn has_inline(&self) -> bool {
+        [Test::Write, Test::WriteImm, Test::Send].contains(&self.test)
     }
 
     /// Returns whether messages are exchanged, in contrast to connections and registrations.

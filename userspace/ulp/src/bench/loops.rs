@@ -407,14 +407,17 @@ fn post_and_await<E: End>(
     task.control.spin(what, || Ok(end.reap(queue, done)? != 0))
 }
 
-/// Returns request number `number` of a queue pair, for reads, writes and atomics.
+/// Returns request number `number` of a queue pair.
 fn request(task: &Task<'_>, qp: u64, number: u64) -> Op {
     let layout = &task.layout;
     let (inbox, outbox) = (layout.inbox(qp), layout.outbox(qp));
     let size = layout.size;
     match task.config.test {
         Test::Read => Op::new(Kind::Read, qp, inbox, outbox, size),
-        Test::Send => Op::new(Kind::Send, qp, outbox, 0, size),
+        Test::Send => Op {
+            inline: task.inline(),
+            ..Op::new(Kind::Send, qp, outbox, 0, size)
+        },
         Test::FetchAdd | Test::CmpSwap => {
             // The operand is one number per queue pair.
             let add = task.config.test == Test::FetchAdd;
@@ -740,4 +743,94 @@ fn receiver<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
         }
     }
     Ok(receiver.messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::DeviceArg;
+    use crate::bench::config::tests::config;
+    use crate::bench::end::{DeviceOptions, Run};
+    use crate::bench::wire::EndAddress;
+
+    /// An end whose requests are complete as soon as they are posted.
+    struct Fake(Vec<Done>);
+
+    impl End for Fake {
+        fn new(_: &Task<'_>) -> Result<Self> {
+            Ok(Self(Vec::new()))
+        }
+
+        fn address(&self) -> EndAddress {
+            unreachable!("nobody connects to it")
+        }
+
+        fn connect(&mut self, _: &EndAddress) -> Result<()> {
+            Ok(())
+        }
+
+        fn post(&mut self, ops: &[Op]) -> Result<()> {
+            let signaled = ops.iter().filter(|op| op.signaled);
+            self.0.extend(signaled.map(|op| Done::new(op.id, None)));
+            Ok(())
+        }
+
+        fn post_and_wait(&mut self, ops: &[Op], _: Queue, _: u32) -> Result<()> {
+            self.post(ops)
+        }
+
+        fn reap(&mut self, _: Queue, done: &mut Vec<Done>) -> Result<usize> {
+            let n = self.0.len();
+            done.append(&mut self.0);
+            Ok(n)
+        }
+
+        fn load(&self, _: u64) -> Result<u8> {
+            Ok(0)
+        }
+
+        fn store(&self, _: u64, _: u8) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Calls `test` with the task of a configuration, whose messages have 64 bytes.
+    fn with_task<T>(config: &Config, test: impl FnOnce(&Task<'_>) -> T) -> T {
+        let device = &DeviceOptions {
+            name: DeviceArg { name: None },
+            ib_port: None,
+            gid_index: None,
+            port: 0,
+            source: None,
+        };
+        let stop = &std::sync::Arc::new(AtomicBool::new(false));
+        let run = Run {
+            config,
+            device,
+            stop,
+        };
+        test(&Task::new(run, 64))
+    }
+
+    #[test]
+    fn sends_and_writes_up_to_the_inline_size_are_inline() {
+        for (test, inline, want) in [
+            (Test::Write, 64, true),
+            (Test::WriteImm, 64, true),
+            (Test::Send, 64, true),
+            (Test::Send, 63, false),
+            (Test::Read, 64, false),
+            (Test::FetchAdd, 64, false),
+            (Test::CmpSwap, 64, false),
+        ] {
+            let config = Config {
+                test,
+                inline,
+                ..config()
+            };
+            let op = with_task(&config, |task| request(task, 0, 0));
+            assert_eq!(op.inline, want, "{test} {inline}");
+        }
+    }
+
 }

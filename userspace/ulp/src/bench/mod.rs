@@ -201,7 +201,8 @@ struct Measure {
     /// Requests per post, over all queue pairs of a thread [default: bandwidth: 16; rate: 64]
     #[arg(short = 'l', long, value_name = "N")]
     post_list: Option<u32>,
-    /// Size of the largest message that is sent inline [default: latency: 64; else 0]
+    /// Size of the largest message that is sent inline, of write and send [default: latency: 64; else
+    /// 0]
     #[arg(short = 'I', long, value_name = "SIZE", value_parser = size_u32)]
     inline_size: Option<u32>,
     /// Signal every Nth request, and the last of each list [default: 64, at most -t]
@@ -269,7 +270,6 @@ impl Measure {
     }
 
     fn config(&self, test: Test) -> Config {
-        let latency = self.metric == Metric::Latency;
         let list = match self.metric {
             Metric::Latency => 1,
             Metric::Bandwidth => 16,
@@ -277,13 +277,20 @@ impl Measure {
         };
         let base: &Config = &self.config;
         let room = base.depth.saturating_mul(base.qps);
-        Config {
+        let config = Config {
             peer_backend: self.peer_backend.unwrap_or(self.common.backend),
             sizes: self.sizes(test),
             list: self.post_list.unwrap_or(list.min(room.max(1))),
             cq_mod: self.cq_mod.unwrap_or(64.min(base.depth.max(1))),
-            inline: self.inline_size.unwrap_or(if latency { 64 } else { 0 }),
             ..self.common.config(test, self.metric, base.clone())
+        };
+        let inline = match self.metric {
+            Metric::Latency if config.has_inline() => 64,
+            _ => 0,
+        };
+        Config {
+            inline: self.inline_size.unwrap_or(inline),
+            ..config
         }
     }
 }

@@ -66,9 +66,12 @@ pub fn render(report: &Report, gbits: bool) -> String {
     title += &format!(", {}", config.mode);
     if config.list_test() {
         title += &format!(
-            ", {} thread(s), {} queue pair(s) each, depth {}, lists of {}, inline {}",
-            config.threads, config.qps, config.depth, config.list, config.inline
+            ", {} thread(s), {} queue pair(s) each, depth {}, lists of {}",
+            config.threads, config.qps, config.depth, config.list
         );
+    }
+    if config.has_inline() {
+        title += &format!(", inline {}", config.inline);
     }
     let columns = COLUMNS.iter().filter(|(title, value)| {
         rows.iter().any(|row| value(row).is_some()) && !(gbits && *title == MIB)
