@@ -555,9 +555,15 @@ impl<'a> Flow<'a> {
     }
 
     /// Posts lists until the end condition holds, and waits for all completions.
+    ///
+    /// A limit of the rate does not make it longer than the duration of the row.
     fn phase<E: End>(&mut self, end: &mut E, amount: Amount) -> Result<u64> {
         let began = Instant::now();
         let most_per_s = self.task.config.most_per_s(self.task.layout.size);
+        let longest = match self.task.config.amount {
+            Amount::Millis(ms) => Duration::from_millis(ms),
+            Amount::Iterations(_) => Duration::MAX,
+        };
         let list = u64::from(self.task.config.list).min(self.depth * self.flying.len() as u64);
         // Completions per list.
         let every = u64::from(self.task.config.cq_mod);
@@ -578,8 +584,12 @@ impl<'a> Flow<'a> {
                 self.wait(end, false, each)?;
             }
             if let Some(most_per_s) = most_per_s {
-                let due = began + Duration::from_secs_f64(total as f64 / most_per_s);
-                self.pause(end, due)?;
+                let due = Duration::try_from_secs_f64(total as f64 / most_per_s);
+                let due = due.unwrap_or(Duration::MAX);
+                self.pause(end, began, due.min(longest))?;
+                if due >= longest {
+                    break;
+                }
             }
             self.fill(n);
             total += n;
@@ -602,12 +612,12 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// Waits until `due`, while it takes completions.
-    fn pause<E: End>(&mut self, end: &mut E, due: Instant) -> Result<()> {
+    /// Waits until `due` after `began`, while it takes completions.
+    fn pause<E: End>(&mut self, end: &mut E, began: Instant, due: Duration) -> Result<()> {
         let control = &self.task.control;
         loop {
             control.check()?;
-            let left = due.saturating_duration_since(Instant::now());
+            let left = due.saturating_sub(began.elapsed());
             if left.is_zero() || control.stopped() {
                 return Ok(());
             }
@@ -833,4 +843,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_limit_of_the_rate_does_not_prolong_a_duration() {
+        // The second list is due after an hour, after the end of time.
+        for rate in [1e-8, 1e-300] {
+            let config = Config {
+                test: Test::Write,
+                amount: Amount::Millis(20),
+                warmup: 100,
+                rate_limit: Some(rate),
+                ..config()
+            };
+            with_task(&config, |task| {
+                let stop = task.control.stop.clone();
+                let (done, result) = std::sync::mpsc::channel();
+                std::thread::scope(|scope| {
+                    scope.spawn(move || {
+                        let measured = measure(task, &mut Fake(Vec::new()));
+                        done.send(measured.unwrap()).unwrap();
+                    });
+                    let measured = result.recv_timeout(Duration::from_secs(30));
+                    stop.store(true, Ordering::Relaxed);
+                    let measured = measured.expect("it should have ended");
+                    assert_eq!((measured.messages, measured.sent), (64, 128), "{rate}");
+                    assert!(measured.elapsed >= Duration::from_millis(20));
+                });
+            });
+        }
+    }
 }
