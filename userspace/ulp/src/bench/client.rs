@@ -197,26 +197,30 @@ pub fn repeat(
 ) -> Result<()> {
     let latencies = names.iter().map(|_| Latencies::new());
     let mut latencies = latencies.collect::<Result<Vec<_>>>()?;
-    let (mut limit, began) = (Limit::new(run.config), Instant::now());
+    let mut elapsed = vec![Duration::ZERO; names.len()];
+    let mut limit = Limit::new(run.config);
     let mut count = 0;
     let mut rounds = (0..).map(|i| -> Result<bool> {
         let last = limit.is_last(i, Instant::now(), run.stop);
         let times = one()?;
         if i >= run.config.warmup {
             count += 1;
-            for (latencies, time) in latencies.iter_mut().zip(times) {
+            let steps = latencies.iter_mut().zip(&mut elapsed);
+            for ((latencies, elapsed), time) in steps.zip(times) {
                 latencies.record(time);
+                *elapsed += time;
             }
         }
         Ok(last)
     });
     let end = rounds.find(|last| !matches!(last, Ok(false)));
     drop(rounds);
-    for (name, latencies) in names.iter().zip(&latencies).filter(|_| count != 0) {
+    let steps = names.iter().zip(&latencies).zip(elapsed);
+    for ((name, latencies), elapsed) in steps.filter(|_| count != 0) {
         rows.push(Row {
             step: Some((*name).to_owned()),
             iterations: count,
-            elapsed_ns: began.elapsed().as_nanos() as u64,
+            elapsed_ns: elapsed.as_nanos() as u64,
             latency_ns: latencies.sum_up(),
             ..Row::new(run, size)
         });
@@ -247,5 +251,35 @@ impl Times {
         let mut steps: Vec<_> = steps.collect();
         steps.push(steps.iter().sum());
         steps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::config::{Amount, Config};
+    use crate::bench::loops::tests::with_task;
+
+    #[test]
+    fn the_time_of_a_step_is_that_of_its_iterations() {
+        let config = Config {
+            amount: Amount::Iterations(3),
+            warmup: 2,
+            ..crate::bench::config::tests::config()
+        };
+        let mut rows = Vec::new();
+        with_task(&config, |task| {
+            let (device, stop) = (task.device, &task.control.stop);
+            let run = Run {
+                config: &config,
+                device,
+                stop,
+            };
+            let steps = || Ok(vec![Duration::from_secs(1), Duration::from_secs(2)]);
+            repeat(&["short", "long"], run, 8, &mut rows, steps).unwrap();
+        });
+        let rows = rows.iter().map(|row| (row.iterations, row.elapsed_ns));
+        let rows: Vec<_> = rows.collect();
+        assert_eq!(rows, [(3, 3_000_000_000), (3, 6_000_000_000)]);
     }
 }

@@ -222,11 +222,15 @@ fn latencies(
 ) -> Result<Measured> {
     let mut latencies = Latencies::new()?;
     let mut limit = Limit::new(task.config);
-    let began = Instant::now();
-    let mut posted = began;
+    let mut began = None;
+    let mut posted = Instant::now();
     let mut messages = 0;
     let mut last = false;
     while !last {
+        if messages == task.config.warmup {
+            posted = Instant::now();
+            began = Some(posted);
+        }
         last = limit.is_last(messages, posted, &task.control.stop);
         let took = round(&mut posted, messages, last)?;
         if messages >= task.config.warmup {
@@ -237,7 +241,7 @@ fn latencies(
     Ok(Measured {
         latencies: Some(latencies),
         messages: messages.saturating_sub(task.config.warmup),
-        elapsed: began.elapsed(),
+        elapsed: began.map_or(Duration::ZERO, |began| began.elapsed()),
         sent: messages,
     })
 }
@@ -756,7 +760,7 @@ fn receiver<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::args::DeviceArg;
     use crate::bench::config::tests::config;
@@ -805,7 +809,7 @@ mod tests {
     }
 
     /// Calls `test` with the task of a configuration, whose messages have 64 bytes.
-    fn with_task<T>(config: &Config, test: impl FnOnce(&Task<'_>) -> T) -> T {
+    pub fn with_task<T>(config: &Config, test: impl FnOnce(&Task<'_>) -> T) -> T {
         let device = &DeviceOptions {
             name: DeviceArg { name: None },
             ib_port: None,
@@ -841,6 +845,29 @@ mod tests {
             let op = with_task(&config, |task| request(task, 0, 0));
             assert_eq!(op.inline, want, "{test} {inline}");
         }
+    }
+
+    #[test]
+    fn the_time_of_a_latency_is_without_the_warm_up() {
+        let config = Config {
+            metric: Metric::Latency,
+            amount: Amount::Iterations(1),
+            warmup: 2,
+            ..config()
+        };
+        with_task(&config, |task| {
+            let mut since = None;
+            let measured = latencies(task, |_, i, _| {
+                if i < 2 {
+                    std::thread::sleep(Duration::from_millis(10));
+                    since = Some(Instant::now());
+                }
+                Ok(Duration::ZERO)
+            });
+            let measured = measured.unwrap();
+            assert_eq!((measured.messages, measured.sent), (1, 3));
+            assert!(measured.elapsed <= since.unwrap().elapsed());
+        });
     }
 
     #[test]

@@ -140,6 +140,7 @@ pub struct Row {
     pub size: u32,
     /// Measured messages of all threads.
     pub iterations: u64,
+    /// The time of these messages, without the warm-up; of a step, the sum of its times.
     pub elapsed_ns: u64,
     /// Messages that were sent and did not arrive, among them those of the warm-up; null where the
     /// transport repeats them or nobody counts them. The throughput is that of the sender.
