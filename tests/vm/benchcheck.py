@@ -438,6 +438,22 @@ def shared_receives():
         said(row["lost"] < 440, "datagrams to a shared receive queue: some arrived", row)
 
 
+def killed():
+    """A server whose client was killed serves the next one, also if it slept on a shared receive queue."""
+    with Serve("-p", "18602"):
+        words = f"send bw {SERVER} -p 18602 -e -D 60 --use-srq --backend verbs"
+        before = sent()
+        client = subprocess.Popen(in_host("h2", ULP, "bench", *words.split()), stderr=subprocess.DEVNULL)
+        ulp.until(lambda: sent() > before + 500)
+        client.kill()
+        client.wait()
+        try:
+            got = bench(f"write lat {SERVER} -p 18602 -e -n 20")
+            said(got.returncode == 0, "a client by libibverbs is killed: the next one is served", got.stderr)
+        except subprocess.TimeoutExpired:
+            said(False, "a client by libibverbs is killed: the next one is served", "the server hangs")
+
+
 def rate_limit():
     """--rate_limit: the average is at most the limit, but for the first list."""
     for backend in ("call", "verbs"):
@@ -735,6 +751,7 @@ def main():
         outstanding_reads()
         acknowledgement_timeout()
         shared_receives()
+        killed()
         rate_limit()
         source_address()
         gbits()

@@ -387,8 +387,8 @@ impl VerbsCq {
         check("ibv_req_notify_cq", ret)
     }
 
-    /// `ibv_get_cq_event`: sleeps until there is an event. Takes as long as it takes; one who wants to
-    /// end it lets a queue pair fail ([`QueuePair::fail`]).
+    /// `ibv_get_cq_event`: sleeps until there is an event, without a deadline. To end it, move a queue
+    /// pair to ERR that has requests of its own on this queue ([`QueuePair::fail`]).
     pub fn wait_event(&self) -> Result<()> {
         let (mut cq, mut context) = (null_mut(), null_mut());
         // SAFETY: The channel exists by the type invariants; the others are places for pointers.
@@ -739,8 +739,8 @@ impl QueuePair {
         self.modify(attr, flags)
     }
 
-    /// To the state Err: everything posted completes, with an error, and whoever sleeps on its queues
-    /// wakes up.
+    /// Moves it to the state Err: what was posted to it completes with an error, which wakes threads
+    /// that sleep on its completion queues. The receives of a shared receive queue do not complete.
     pub fn fail(&self) -> Result<()> {
         let mut attr = Self::attr();
         attr.qp_state = ib::ibv_qp_state::IBV_QPS_ERR;

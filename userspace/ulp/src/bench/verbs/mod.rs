@@ -148,6 +148,7 @@ struct Polled {
 
 pub struct VerbsEnd {
     guard: Guard,
+    /// Those of the configuration, and behind them one that only wakes, if there is `srq`.
     qps: Arc<Vec<QueuePair>>,
     psns: Vec<u32>,
     config: Config,
@@ -266,10 +267,18 @@ impl End for VerbsEnd {
             qp.init(chosen.port)?;
             qps.push(qp);
         }
+        if srq.is_some() {
+            // A queue pair in ERR does not flush a shared receive queue. For the guard, this one has a
+            // receive of its own; it is never connected.
+            let qp = QueuePair::new(transport, &memory, send_cq, recv_cq, (1, 1, 0), None)?;
+            qp.init(chosen.port)?;
+            qp.post_recv(&mut Requests::default(), std::iter::once((0, 0, 0)))?;
+            qps.push(qp);
+        }
         let qps = Arc::new(qps);
         Ok(Self {
             guard: Guard::new(qps.clone(), task.control.clone()),
-            psns: qps.iter().map(|_| random_psn()).collect(),
+            psns: (0..config.qps).map(|_| random_psn()).collect(),
             config: config.clone(),
             qps,
             chosen,
