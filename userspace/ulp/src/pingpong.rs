@@ -27,7 +27,7 @@ use rust_ulp::wr::{Recv, Send, SendTo};
 use rust_ulp::{Buffer, Completion, Cq, Device, Endpoint, Error, Gid, Grh, Mtu, Opcode, Pd, Srq};
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -251,9 +251,17 @@ struct Turn {
 }
 
 /// The TCP connection, and whether this end sends first: the client does.
-struct Meeting {
+struct Meeting<'a> {
     tcp: TcpStream,
     first: bool,
+    stop: &'a AtomicBool,
+}
+
+impl Meeting<'_> {
+    fn read(&self, buffer: &mut [u8]) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        wire::fill(&self.tcp, buffer, (PATIENCE, until), Some(self.stop))
+    }
 }
 
 /// What the queue pairs of an end are made of, and the connection to the peer.
@@ -263,29 +271,29 @@ struct Parts<'a> {
     port: u32,
     cq: &'a Cq,
     memory: &'a Memory,
-    meeting: Meeting,
+    meeting: Meeting<'a>,
 }
 
 impl Pingpong {
-    fn meet(&self, device: &Device, stop: &AtomicBool) -> Result<Meeting> {
+    fn meet<'a>(&self, device: &Device, stop: &'a AtomicBool) -> Result<Meeting<'a>> {
         if let Some(host) = &self.host {
             let host = address(host, self.port());
             let advice = "does ibv_*_pingpong listen there?";
             let tcp = wire::dial(&host, None, wire::CONNECT_TIMEOUT, advice)?;
-            tcp.set_read_timeout(Some(PATIENCE))?;
-            return Ok(Meeting { tcp, first: true });
+            let first = true;
+            return Ok(Meeting { tcp, first, stop });
         }
         let listener = Listener::bind(Some(device), &address("::", self.port()))?;
         message!("listening at {}", listener.local_addr()?);
         let (tcp, _) = listener.accept(stop)?.context("interrupted")?;
-        tcp.set_read_timeout(Some(PATIENCE))?;
-        Ok(Meeting { tcp, first: false })
+        let first = false;
+        Ok(Meeting { tcp, first, stop })
     }
 
     /// Exchanges the addresses, and calls `connect` with those of the peer at the right time.
     fn exchange<P>(
         &self,
-        meeting: &mut Meeting,
+        meeting: &mut Meeting<'_>,
         here: &[Endpoint],
         connect: impl FnOnce(Vec<Endpoint>) -> Result<P>,
     ) -> Result<P> {
@@ -296,8 +304,7 @@ impl Pingpong {
             meeting.tcp.write_all(&ours)?;
         }
         meeting
-            .tcp
-            .read_exact(&mut theirs)
+            .read(&mut theirs)
             .context("the peer sent no address: is it a program of the same kind?")?;
         let mtu = Mtu::at_most(self.mtu);
         let peers = theirs.chunks(LINE).take(here.len());
@@ -321,8 +328,7 @@ impl Pingpong {
             meeting.tcp.write_all(&ours)?;
             let mut done = [0; 5];
             meeting
-                .tcp
-                .read_exact(&mut done)
+                .read(&mut done)
                 .context("the peer did not say that it is ready")?;
         }
         Ok(player)

@@ -341,13 +341,13 @@ impl Tcp {
     }
 
     fn receive(&self) -> Result<Hello> {
-        wire::receive(&self.0, PATIENCE)
+        wire::receive(&self.0, PATIENCE, None)
     }
 
     /// Waits until both ends call this.
     fn meet(&self) -> Result<()> {
         wire::send(&self.0, &())?;
-        wire::receive(&self.0, PATIENCE)
+        wire::receive(&self.0, PATIENCE, None)
     }
 }
 

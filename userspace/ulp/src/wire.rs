@@ -16,11 +16,15 @@ use serde::{de::DeserializeOwned, Serialize};
 use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The time that an address of a peer has to answer. Without a limit, a host that is down would be
 /// waited for as long as the kernel repeats its packets: two minutes.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The interval at which a wait for a peer looks whether Ctrl-C was pressed.
+const SLICE: Duration = Duration::from_millis(200);
 
 /// The length of the longest message.
 const MAX_LEN: usize = 1 << 20;
@@ -65,27 +69,40 @@ pub fn send(mut tcp: &TcpStream, message: &impl Serialize) -> Result<()> {
     tcp.write_all(&bytes).context("sending to the peer")
 }
 
-/// Receives a message, which must arrive within `timeout`. Reads no byte after it.
-pub fn receive<T: DeserializeOwned>(tcp: &TcpStream, timeout: Duration) -> Result<T> {
+/// Receives a message, which must arrive within `timeout`, unless `stop` is set before. Reads no byte
+/// after it.
+pub fn receive<T: DeserializeOwned>(
+    tcp: &TcpStream,
+    timeout: Duration,
+    stop: Option<&AtomicBool>,
+) -> Result<T> {
     let until = Instant::now() + timeout;
     let mut len = [0; 4];
-    fill(tcp, &mut len, timeout, until)?;
+    fill(tcp, &mut len, (timeout, until), stop)?;
     let len = u32::from_be_bytes(len) as usize;
     ensure!(
         len <= MAX_LEN,
         "the peer is another program: a message of {len} bytes"
     );
     let mut body = vec![0; len];
-    fill(tcp, &mut body, timeout, until)?;
+    fill(tcp, &mut body, (timeout, until), stop)?;
     serde_json::from_slice(&body).context("the peer is another program")
 }
 
-fn fill(mut tcp: &TcpStream, buffer: &mut [u8], timeout: Duration, until: Instant) -> Result<()> {
+/// Fills a buffer from a connection until a deadline, unless `stop` is set before.
+pub fn fill(
+    mut tcp: &TcpStream,
+    buffer: &mut [u8],
+    (timeout, until): (Duration, Instant),
+    stop: Option<&AtomicBool>,
+) -> Result<()> {
     let mut done = 0;
     while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        let stopped = stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+        ensure!(!stopped, "interrupted");
         let left = until.saturating_duration_since(Instant::now());
         ensure!(!left.is_zero(), "the peer sent nothing for {timeout:?}");
-        tcp.set_read_timeout(Some(left))?;
+        tcp.set_read_timeout(Some(left.min(SLICE)))?;
         match tcp.read(rest) {
             Ok(0) => bail!("the peer hung up"),
             Ok(n) => done += n,

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// The deadline for the first message of a client.
 const HELLO: Duration = Duration::from_secs(10);
+/// The longest silence of a client, whatever its deadline: meanwhile no other client is served.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Serves clients, one after the other, until `stop` is set.
 ///
@@ -47,7 +49,7 @@ pub fn run(addr: &str, once: bool, device: &DeviceOptions, stop: &Arc<AtomicBool
 
 fn client(tcp: TcpStream, device: &DeviceOptions, stop: &Arc<AtomicBool>) -> Result<()> {
     let local = tcp.local_addr()?;
-    let mut wire = Wire::new(tcp, HELLO)?;
+    let mut wire = Wire::new(tcp, HELLO)?.until(stop);
     let result = serve(&mut wire, local, device, stop);
     if let Err(error) = &result {
         let _ = wire.send(&Message::Failed { why: causes(error) });
@@ -68,7 +70,7 @@ fn serve(
     ensure!(magic == MAGIC, "the peer is another program");
     let config: Config = of_version("client", version, config)?;
     config.check()?;
-    wire.set_timeout(config.timeout());
+    wire.set_timeout(patience(&config));
     wire.send(&Message::Welcome {
         version: VERSION,
         machine: serde_json::to_value(Machine::here())?,
@@ -121,6 +123,11 @@ fn row<E: End>(run: Run<'_>, size: u32, theirs: &[EndAddress], wire: &mut Wire) 
     wire.send(&Message::Done { lost })
 }
 
+/// Returns how long a client may be silent.
+fn patience(config: &Config) -> Duration {
+    config.timeout().min(SILENCE)
+}
+
 /// Runs the threads until the client is done.
 ///
 /// Returns the numbers of messages that the client sent, and that the threads counted.
@@ -160,9 +167,56 @@ fn finish(config: &Config, wire: &mut Wire, control: &Control) -> Result<u64> {
         }
         control.check()?;
         ensure!(
-            silent < control.timeout,
+            silent < patience(config),
             "the client sent nothing for {silent:?}"
         );
         ensure!(!control.stop.load(Ordering::Relaxed), "interrupted");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::loops::tests::with_task;
+    use std::net::TcpListener;
+    use std::sync::mpsc::channel;
+
+    fn config(timeout_ms: u64) -> Config {
+        Config {
+            timeout_ms,
+            ..crate::bench::config::tests::config()
+        }
+    }
+
+    #[test]
+    fn a_silent_client_is_waited_for_a_minute_at_most() {
+        assert_eq!(patience(&config(1000)), Duration::from_secs(1));
+        assert_eq!(patience(&config(3_600_000)), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn one_interrupt_ends_the_wait_for_a_silent_client() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let here = listener.accept().unwrap().0;
+        let mut there = Wire::new(there, Duration::from_secs(30)).unwrap();
+        let config = config(3_600_000);
+        let hello = Message::Hello {
+            magic: MAGIC.to_owned(),
+            version: VERSION,
+            config: serde_json::to_value(&config).unwrap(),
+        };
+        there.send(&hello).unwrap();
+        with_task(&config, |task| {
+            let (device, stop) = (task.device.clone(), task.control.stop.clone());
+            let (done, result) = channel();
+            let theirs = stop.clone();
+            std::thread::spawn(move || done.send(client(here, &device, &theirs)));
+            assert!(matches!(there.receive(), Ok(Message::Welcome { .. })));
+            stop.store(true, Ordering::Relaxed);
+            let result = result.recv_timeout(Duration::from_secs(30));
+            let error = result.expect("it should have ended").unwrap_err();
+            assert_eq!(error.to_string(), "interrupted");
+        });
     }
 }

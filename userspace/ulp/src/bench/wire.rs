@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The first text of a client.
@@ -94,12 +96,23 @@ pub fn of_version<T: DeserializeOwned>(peer: &str, version: u32, part: Value) ->
 pub struct Wire {
     tcp: TcpStream,
     timeout: Duration,
+    stop: Option<Arc<AtomicBool>>,
 }
 
 impl Wire {
     pub fn new(tcp: TcpStream, timeout: Duration) -> Result<Self> {
         tcp.set_nodelay(true)?;
-        Ok(Self { tcp, timeout })
+        Ok(Self {
+            tcp,
+            timeout,
+            stop: None,
+        })
+    }
+
+    /// Lets every receive fail once `stop` is set.
+    pub fn until(self, stop: &Arc<AtomicBool>) -> Self {
+        let stop = Some(stop.clone());
+        Self { stop, ..self }
     }
 
     pub fn set_timeout(&mut self, timeout: Duration) {
@@ -117,7 +130,7 @@ impl Wire {
 
     /// Receives the next message; [`Message::Failed`] becomes an error.
     pub fn receive(&mut self) -> Result<Message> {
-        match wire::receive(&self.tcp, self.timeout)? {
+        match wire::receive(&self.tcp, self.timeout, self.stop.as_deref())? {
             Message::Failed { why } => bail!("the peer failed: {why}"),
             message => Ok(message),
         }
