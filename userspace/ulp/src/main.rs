@@ -269,6 +269,9 @@ mod tests {
             "connecting from 192.0.2.1: ",
         ),
         ("bench send bw HOST --run_infinitely", "--duration"),
+        ("bench connect HOST -x 1", "choose its port and its GID"),
+        ("bench register -e", "waits for nothing"),
+        ("bench register --bind_source_ip 127.0.0.1", "has no peer"),
         ("bench connect HOST --backend uring", "cannot use io_uring"),
         ("bench register --backend uring", "cannot use io_uring"),
     ];

@@ -398,6 +398,11 @@ impl Config {
         self.metric != Metric::Latency && [Test::Send, Test::WriteImm].contains(&self.test)
     }
 
+    /// Returns the way to wait for completions, if there are any.
+    pub fn row_mode(&self) -> Option<Mode> {
+        (self.test != Test::Register).then_some(self.mode)
+    }
+
     /// Returns whether the requests can carry their data inline.
     pub fn has_inline(&self) -> bool {
         [Test::Write, Test::WriteImm, Test::Send].contains(&self.test)

@@ -223,6 +223,21 @@ impl Common {
         }
     }
 
+    /// Checks that a measurement without messages has no options that have no effect there.
+    fn check(&self, test: Test) -> Result<()> {
+        let chosen = self.device.ib_port.is_some() || self.device.gid_index.is_some();
+        let what = match test {
+            Test::Connect if chosen => {
+                "the addresses of a connection choose its port and its GID: no -i, no -x"
+            }
+            Test::Register if chosen || self.events || self.bind_source_ip.is_some() => {
+                "a registration has no peer, and waits for nothing: no -e, -i, -x, --bind_source_ip"
+            }
+            _ => return Ok(()),
+        };
+        Err(Usage(what.to_owned()).into())
+    }
+
     /// Returns the parameters of a measurement, of which `base` has the others.
     fn config(&self, test: Test, metric: Metric, base: Config) -> Config {
         let default = match test {
@@ -240,7 +255,10 @@ impl Common {
             metric,
             backend: self.backend,
             peer_backend: self.backend,
-            mode: if self.events { Mode::Event } else { Mode::Poll },
+            mode: match self.events || test == Test::Connect {
+                true => Mode::Event,
+                false => Mode::Poll,
+            },
             sizes: vec![8],
             amount,
             warmup: self.warmup.unwrap_or(tenth.min(1000)),
@@ -399,6 +417,7 @@ struct Ends {
 /// Measures, and prints the rows.
 fn measure(common: &Common, config: &Config, host: &str, ends: &Ends) -> Result<ExitCode> {
     config.check().map_err(|error| Usage(causes(&error)))?;
+    common.check(config.test)?;
     if ends.min_rate.is_some() && config.metric == Metric::Latency {
         let what = "a latency has no rate: --min-rate is for bandwidth and rate";
         return Err(Usage(what.to_owned()).into());

@@ -113,7 +113,10 @@ fn read(file: &Path) -> Result<Vec<Report>> {
 /// Returns the name of a curve.
 fn name(report: &Report, row: &Row) -> String {
     let config = &report.config;
-    let mut name = format!("{} {}", row.backend, row.mode);
+    let mut name = row.backend.to_string();
+    if let Some(mode) = row.mode {
+        name += &format!(" {mode}");
+    }
     if row.throughput.is_some() {
         name += &format!(", lists of {}", config.list);
         if config.qps * config.threads != 1 {

@@ -132,7 +132,8 @@ pub struct Row {
     pub test: Test,
     pub metric: Metric,
     pub backend: Backend,
-    pub mode: Mode,
+    /// Null for registrations, which wait for no completion.
+    pub mode: Option<Mode>,
     /// The step of a connection or a registration.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub step: Option<String>,
@@ -160,7 +161,7 @@ impl Row {
             test: config.test,
             metric: config.metric,
             backend: config.backend,
-            mode: config.mode,
+            mode: config.row_mode(),
             step: None,
             size,
             iterations: 0,

@@ -63,7 +63,9 @@ pub fn render(report: &Report, gbits: bool) -> String {
     if config.is_lossy() {
         title += &format!(", {}", config.transport);
     }
-    title += &format!(", {}", config.mode);
+    if let Some(mode) = config.row_mode() {
+        title += &format!(", {mode}");
+    }
     if config.list_test() {
         title += &format!(
             ", {} thread(s), {} queue pair(s) each, depth {}, lists of {}",
