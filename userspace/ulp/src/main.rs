@@ -255,6 +255,19 @@ mod tests {
             "bench send bw HOST --use-srq --backend uring",
             "io_uring does not tell",
         ),
+        ("bench write lat HOST --sqpoll", "only the back end uring"),
+        (
+            "bench write lat HOST --busy-poll 50",
+            "only the back end call with -e",
+        ),
+        (
+            "bench write lat HOST -e --busy-poll 50 --backend uring",
+            "only the back end call with -e",
+        ),
+        (
+            "bench write lat HOST --delivery softirq --backend verbs",
+            "no choice of the delivery",
+        ),
         ("bench send bw HOST --rate_limit 0", "a number above 0"),
         (
             "bench send lat HOST --rate_limit 1",

@@ -371,7 +371,18 @@ impl Config {
         if self.srq && self.test != Test::Send {
             bail!("only sends arrive at a shared receive queue (--use-srq)");
         }
-        if self.srq && [self.backend, self.peer_backend].contains(&Backend::Uring) {
+        let ends = [self.backend, self.peer_backend];
+        if self.delivery != Delivery::Default && ends == [Backend::Verbs; 2] {
+            bail!("libibverbs has no choice of the delivery (--delivery)");
+        }
+        let can_wait = self.mode == Mode::Event && ends.contains(&Backend::Call);
+        if self.busy_poll_us != 0 && !can_wait {
+            bail!("only the back end call with -e polls before it sleeps (--busy-poll)");
+        }
+        if self.sqpoll && !ends.contains(&Backend::Uring) {
+            bail!("only the back end uring has a kernel thread that submits (--sqpoll)");
+        }
+        if self.srq && ends.contains(&Backend::Uring) {
             bail!("io_uring does not tell which queue pair took a shared receive (--use-srq)");
         }
         if self.inline != 0 && !self.has_inline() {
