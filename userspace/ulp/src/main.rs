@@ -211,6 +211,8 @@ mod tests {
             "pingpong srq -q 3 -r 2",
             "a receive (-r) for each queue pair",
         ),
+        ("pingpong cm HOST -c", "pingpong cm has no -c"),
+        ("pingpong rc HOST -q 2", "pingpong rc has no -q"),
         ("bench plot", "not provided"),
         ("bench plot /nonexistent", "No such file"),
         (

@@ -73,18 +73,18 @@ pub struct Pingpong {
     /// Bytes per message, at most 1MiB; for ud at most the MTU [default: 4096; for ud 1024]
     #[arg(short, long, value_name = "SIZE", value_parser = size_in(1..=1 << 20, "1 byte and 1MiB"))]
     size: Option<u32>,
-    /// Path MTU in bytes
-    #[arg(short, long, value_name = "SIZE", default_value = "1024", value_parser = path_mtu)]
-    mtu: u32,
-    /// Receives that are kept posted
-    #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    rx_depth: u32,
-    /// Queue pairs of srq, at most as many as receives
-    #[arg(short = 'q', long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=MAX_QPS as i64))]
-    num_qp: u32,
-    /// Messages in each direction
-    #[arg(short = 'n', long, default_value_t = 1000)]
-    iters: u64,
+    /// Path MTU in bytes [default: 1024]
+    #[arg(short, long, value_name = "SIZE", value_parser = path_mtu)]
+    mtu: Option<u32>,
+    /// Receives that are kept posted [default: 64]
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    rx_depth: Option<u32>,
+    /// Queue pairs of srq, at most as many as receives [default: 16]
+    #[arg(short = 'q', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_QPS as i64))]
+    num_qp: Option<u32>,
+    /// Messages in each direction [default: 1000]
+    #[arg(short = 'n', long)]
+    iters: Option<u64>,
     /// Verify the contents of the messages
     #[arg(short = 'c', long)]
     check: bool,
@@ -306,7 +306,7 @@ impl Pingpong {
         meeting
             .read(&mut theirs)
             .context("the peer sent no address: is it a program of the same kind?")?;
-        let mtu = Mtu::at_most(self.mtu);
+        let mtu = self.mtu();
         let peers = theirs.chunks(LINE).take(here.len());
         let peers: Option<Vec<_>> = peers.map(|line| parse(line, mtu)).collect();
         let peers = peers.context("the peer sent an invalid address")?;
@@ -341,7 +341,7 @@ impl Pingpong {
         index: u32,
     ) -> QpBuilder<T> {
         let builder = parts.pd.qp_builder::<T>(parts.cq);
-        let builder = builder.max_recv_wr(self.rx_depth).user_data(index.into());
+        let builder = builder.max_recv_wr(self.rx_depth()).user_data(index.into());
         let builder = match srq {
             Some(srq) => builder.srq(srq),
             None => builder,
@@ -369,9 +369,9 @@ impl Pingpong {
 
     /// Meets the peer, and connects all queue pairs.
     fn connect(&self, parts: &mut Parts<'_>) -> Result<Vec<Player>> {
-        let srq = parts.pd.srq_builder(parts.cq).max_wr(self.rx_depth);
+        let srq = parts.pd.srq_builder(parts.cq).max_wr(self.rx_depth());
         let srq = (self.kind == Kind::Srq).then(|| srq.build()).transpose()?;
-        let count = srq.as_ref().map_or(1, |_| self.num_qp);
+        let count = srq.as_ref().map_or(1, |_| self.num_qp());
         let prepared = (0..count).map(|index| self.prepare(parts, srq.as_ref(), index));
         let prepared = prepared.collect::<Result<Vec<_>>>()?;
         for slot in 0..parts.memory.depth {
@@ -407,11 +407,12 @@ impl Pingpong {
             due: u64::from(first),
         };
         let mut turns = vec![turn; players.len()];
+        let iters = self.iters();
         let mut wanted = self.receives_wanted() - memory.depth as u64;
         let mut last = Instant::now();
-        while sent < self.iters || received < self.iters {
+        while sent < iters || received < iters {
             for (player, turn) in players.iter().zip(&mut turns) {
-                if turn.due > 0 && !turn.is_sending && posted < self.iters {
+                if turn.due > 0 && !turn.is_sending && posted < iters {
                     player.send(&memory.buffer, memory.len)?;
                     (turn.is_sending, turn.due) = (true, turn.due - 1);
                     posted += 1;
@@ -452,7 +453,7 @@ impl Pingpong {
             }
         }
         // The stock programs send some more while other queue pairs are behind.
-        Ok((received.min(self.iters), wrong))
+        Ok((received.min(iters), wrong))
     }
 
     fn port(&self) -> u16 {
@@ -472,20 +473,52 @@ impl Pingpong {
     fn receives_wanted(&self) -> u64 {
         match self.kind {
             Kind::Srq => u64::MAX,
-            _ => self.iters,
+            _ => self.iters(),
         }
     }
 
     fn mtu(&self) -> Mtu {
-        Mtu::at_most(self.mtu)
+        Mtu::at_most(self.mtu.unwrap_or(1024))
+    }
+
+    fn rx_depth(&self) -> u32 {
+        self.rx_depth.unwrap_or(64)
+    }
+
+    fn num_qp(&self) -> u32 {
+        self.num_qp.unwrap_or(16)
+    }
+
+    fn iters(&self) -> u64 {
+        self.iters.unwrap_or(1000)
+    }
+
+    /// Checks that no option was given that the kind of the messages has no use for.
+    fn check(&self) -> Result<()> {
+        let options = [
+            ("-g", self.gid_index.is_some(), self.kind != Kind::Cm),
+            ("-s", self.size.is_some(), self.kind != Kind::Cm),
+            ("-m", self.mtu.is_some(), self.kind != Kind::Cm),
+            ("-r", self.rx_depth.is_some(), self.kind != Kind::Cm),
+            ("-q", self.num_qp.is_some(), self.kind == Kind::Srq),
+            ("-n", self.iters.is_some(), self.kind != Kind::Cm),
+            ("-c", self.check, self.kind != Kind::Cm),
+        ];
+        let kind = self.kind.to_possible_value();
+        let kind = kind.as_ref().map_or("", |kind| kind.get_name());
+        let text = match options.iter().find(|(_, given, used)| *given && !used) {
+            Some((option, ..)) => format!("pingpong {kind} has no {option}"),
+            None if self.kind == Kind::Srq && self.num_qp() > self.rx_depth() => {
+                "srq needs a receive (-r) for each queue pair (-q)".to_owned()
+            }
+            None => return Ok(()),
+        };
+        Err(Usage(text).into())
     }
 
     pub fn run(self) -> Result<ExitCode> {
         let stop = interrupts()?;
-        if self.kind == Kind::Srq && self.num_qp > self.rx_depth {
-            let text = "srq needs a receive (-r) for each queue pair (-q)".to_owned();
-            return Err(Usage(text).into());
-        }
+        self.check()?;
         let device = self.device.open()?;
         if self.kind == Kind::Cm {
             let summary = cm::run(&device, self.host.as_deref(), self.port(), &stop)?;
@@ -496,7 +529,7 @@ impl Pingpong {
         let default = if self.kind == Kind::Ud { 1024 } else { 4096 };
         let len = self.size.unwrap_or(default) as usize;
         let head = if self.kind == Kind::Ud { Grh::LEN } else { 0 };
-        let depth = self.receives_wanted().min(self.rx_depth.into()) as usize;
+        let depth = self.receives_wanted().min(self.rx_depth().into()) as usize;
         let memory = Memory::new(&pd, len, head, depth)?;
         let mut parts = Parts {
             pd: &pd,
