@@ -150,7 +150,8 @@ impl End<'_> {
 }
 
 impl Rping {
-    fn server(&self, device: &Device, stop: &AtomicBool) -> Result<u64> {
+    /// Serves one client. Returns the number of pings, and when the client connected.
+    fn server(&self, device: &Device, stop: &AtomicBool) -> Result<(u64, Instant)> {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
         let memory = pd.alloc_buffer(DATA + MAX)?;
         let addr = address(&self.addr, self.port)
@@ -159,6 +160,7 @@ impl Rping {
         let listener = cm::Listener::bind(device, addr, 1)?;
         message!("listening at {}", listener.local_addr());
         let request = listen::request(&listener, stop)?;
+        let begin = Instant::now();
         let qp = pd.qp_builder::<Rc>(&cq).build()?;
         qp.post_recv(Recv::new(memory.slice(INFO..2 * INFO)?))?;
         let connection = request.accept(qp, &cm::AcceptOptions::new())?;
@@ -172,7 +174,7 @@ impl Rping {
         let (mut pings, mut arrived) = (0, false);
         loop {
             let Some(source) = end.message(&mut arrived)? else {
-                return Ok(pings);
+                return Ok((pings, begin));
             };
             let len = usize::try_from(source.len())?;
             ensure!(len <= MAX, "a source of {len} bytes");
@@ -197,12 +199,13 @@ impl Rping {
                 // lost.
                 let flushed = matches!(error.downcast_ref(), Some(Error::Completion(e)) if e.status == Status::Flushed);
                 ensure!(flushed, error);
-                return Ok(pings);
+                return Ok((pings, begin));
             }
         }
     }
 
-    fn client(&self, host: &str, device: &Device, stop: &AtomicBool) -> Result<u64> {
+    /// Pings a server. Returns the number of pings, and when it began to connect.
+    fn client(&self, host: &str, device: &Device, stop: &AtomicBool) -> Result<(u64, Instant)> {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
         let size = self.size as usize;
         let memory = pd.alloc_buffer(DATA + 2 * MAX)?;
@@ -217,6 +220,7 @@ impl Rping {
             .to_socket_addrs()?
             .next()
             .context("no such host")?;
+        let begin = Instant::now();
         let qp = pd.qp_builder::<Rc>(&cq).build()?;
         qp.post_recv(Recv::new(memory.slice(INFO..2 * INFO)?))?;
         let connection = qp.connect_cm(addr, &cm::ConnectOptions::new())?;
@@ -250,14 +254,13 @@ impl Rping {
             );
         }
         connection.disconnect()?;
-        Ok(self.count)
+        Ok((self.count, begin))
     }
 
     pub fn run(self) -> Result<ExitCode> {
         let stop = interrupts()?;
         let device = self.device.open()?;
-        let begin = Instant::now();
-        let (role, pings) = match &self.host {
+        let (role, (pings, begin)) = match &self.host {
             Some(host) => (Role::Client, self.client(host, &device, &stop)?),
             None => (Role::Server, self.server(&device, &stop)?),
         };

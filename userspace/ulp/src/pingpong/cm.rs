@@ -96,12 +96,13 @@ impl End<'_> {
     }
 }
 
-/// Accepts one client, and answers its message.
-fn server(device: &Device, port: u16, stop: &AtomicBool) -> Result<()> {
+/// Accepts one client, and answers its message. Returns when the client connected.
+fn server(device: &Device, port: u16, stop: &AtomicBool) -> Result<Instant> {
     let addr = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     let listener = Listener::bind(device, addr, 1)?;
     message!("listening at {}", listener.local_addr());
     let request = listen::request(&listener, stop)?;
+    let begin = Instant::now();
     let Ready { qp, cq, memory } = Ready::new(device)?;
     let end = End {
         connection: request.accept(qp, &AcceptOptions::new())?,
@@ -115,13 +116,15 @@ fn server(device: &Device, port: u16, stop: &AtomicBool) -> Result<()> {
     // The client is the one to disconnect: a server that does so first can take from it the
     // acknowledgement of its message, which rxe sends after the completion, and not at all in ERR
     // (do_complete(), rxe_resp.c). The client would then send its message again for ever.
-    end.wait_for_disconnect()
+    end.wait_for_disconnect()?;
+    Ok(begin)
 }
 
-/// Sends a message to a server, and waits for the answer.
-fn client(device: &Device, host: &str, port: u16, stop: &AtomicBool) -> Result<()> {
+/// Sends a message to a server, and waits for the answer. Returns when it began to connect.
+fn client(device: &Device, host: &str, port: u16, stop: &AtomicBool) -> Result<Instant> {
     let host = address(host, port);
     let addr = host.to_socket_addrs()?.next().context("no such host")?;
+    let begin = Instant::now();
     let Ready { qp, cq, memory } = Ready::new(device)?;
     let connection = qp.connect_cm(addr, &ConnectOptions::new());
     let end = End {
@@ -134,16 +137,16 @@ fn client(device: &Device, host: &str, port: u16, stop: &AtomicBool) -> Result<(
     };
     end.send()?;
     // Dropping the connection disconnects, unless the server was faster.
-    end.wait(vec![SEND, RECV])
+    end.wait(vec![SEND, RECV])?;
+    Ok(begin)
 }
 
 /// Exchanges one message in each direction with a server at `host`, or with a client.
 pub fn run(device: &Device, host: Option<&str>, port: u16, stop: &AtomicBool) -> Result<Summary> {
-    let begin = Instant::now();
-    match host {
+    let begin = match host {
         Some(host) => client(device, host, port, stop)?,
         None => server(device, port, stop)?,
-    }
+    };
     Ok(Summary {
         messages: 1,
         bytes: 2 * LEN as u64,
