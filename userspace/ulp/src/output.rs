@@ -227,10 +227,12 @@ pub fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(ERROR)
 }
 
-/// Formats an error with its causes. A cause that the text above it already names is left out.
+/// Formats an error with its causes on one line: the text of a peer is no message of its own. A cause
+/// that the text above it already names is left out.
 pub fn causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
+    let causes = error.chain().map(ToString::to_string);
+    for cause in causes.map(|cause| cause.replace('\n', " ")) {
         if !text.contains(&cause) {
             text += if text.is_empty() { "" } else { ": " };
             text += &cause;
@@ -282,6 +284,13 @@ mod tests {
         );
         let untold = Err::<(), _>(refused()).context("connecting").unwrap_err();
         assert_eq!(causes(&untold), "connecting: connection refused");
+    }
+
+    #[test]
+    fn a_peer_cannot_forge_a_message() {
+        let said = anyhow::anyhow!("the peer failed: x\nulp: all is well");
+        let text = causes(&said.context("row"));
+        assert_eq!(text, "row: the peer failed: x ulp: all is well");
     }
 
     #[test]

@@ -34,7 +34,8 @@ fn say(mut tcp: &TcpStream, line: &str) -> Result<()> {
     Ok(tcp.write_all(format!("{line}\n").as_bytes())?)
 }
 
-/// Receives a line, which must arrive within `timeout`. Reads no byte after it.
+/// Receives a line, which must arrive within `timeout`, with `?` for each control character: a
+/// terminal would obey it. Reads no byte after it.
 fn hear(mut tcp: &TcpStream, timeout: Duration) -> Result<String> {
     let (until, mut line, mut byte) = (Instant::now() + timeout, Vec::new(), [0]);
     while byte != *b"\n" {
@@ -47,7 +48,8 @@ fn hear(mut tcp: &TcpStream, timeout: Duration) -> Result<String> {
         );
     }
     line.pop();
-    String::from_utf8(line).context("this is no rank")
+    let line = String::from_utf8(line).context("this is no rank")?;
+    Ok(line.replace(char::is_control, "?"))
 }
 
 /// The error for a rank that is gone.
@@ -485,6 +487,17 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_terminal_gets_no_control_characters_of_a_rank() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        there
+            .write_all("a\x1b]0;title\x07\rb 名\n".as_bytes())
+            .unwrap();
+        let here = listener.accept().unwrap().0;
+        assert_eq!(hear(&here, LONG).unwrap(), "a?]0;title??b 名");
+    }
 
     #[test]
     fn ranks_meet_and_tell_where_they_listen() {
