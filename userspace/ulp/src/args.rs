@@ -95,6 +95,12 @@ pub fn address(host: &str, port: u16) -> String {
     }
 }
 
+/// Returns HOST of HOST:PORT, without the brackets of an IPv6 address: as ping(8) takes it.
+pub fn without_port(addr: &str) -> &str {
+    let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +117,18 @@ mod tests {
             ("::", "[::]:7"),
         ] {
             assert_eq!(address(host, 7), want);
+        }
+    }
+
+    #[test]
+    fn a_host_is_without_port_and_brackets() {
+        for (addr, want) in [
+            ("10.9.0.1:7", "10.9.0.1"),
+            ("name:7", "name"),
+            ("[fd09::1]:7", "fd09::1"),
+            ("fe80::1%w1:7", "fe80::1%w1"),
+        ] {
+            assert_eq!(without_port(addr), want);
         }
     }
 

@@ -9,7 +9,7 @@
 
 use super::cause::{Evidence, Here, QpReport, RetryCause};
 use super::{Diagnose, Findings};
-use crate::args::{address, default_port};
+use crate::args::{address, default_port, without_port};
 use crate::rdma::{self, RdmaDevice};
 use crate::{listen, netlink, show};
 use anyhow::Result;
@@ -385,7 +385,7 @@ fn connect_failed(
     error: &Error,
     found: &mut Findings,
 ) -> Result<()> {
-    let ping = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    let ping = without_port(host);
     match error {
         Error::Tcp { cause, .. } if cause.kind() == ErrorKind::ConnectionRefused => found.fail(
             "peer",
@@ -535,7 +535,7 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
                 found,
                 "find it: ping -M do -s {0} {1}; then raise its MTU, or here: ip link set {2} mtu 1500",
                 smaller,
-                host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host),
+                without_port(&host),
                 netdev
             ),
         ),
