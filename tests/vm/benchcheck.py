@@ -507,6 +507,21 @@ def source_address():
         subprocess.run(["ip", "-n", "h2", "address", "del", *address], check=True)
 
 
+def link_local():
+    """connect: an address of the link keeps its interface."""
+    command = ["ip", "-n", "h1", "-j", "-6", "address", "show", "dev", "w1", "scope", "link"]
+    shown = subprocess.run(command, capture_output=True, check=True)
+    # What the filter leaves out is an empty object.
+    address = next(a["local"] for a in json.loads(shown.stdout)[0]["addr_info"] if "local" in a)
+    for backend in ("call", "verbs"):
+        run(
+            f"connect by {backend} to an address of the link",
+            {"iterations": 5},
+            f"connect {address}%w2 -e -n 5 --warmup 0 --backend {backend}",
+            rows=4,
+        )
+
+
 def gbits():
     """--report_gbits: the table has the throughput in Gbit/s instead of MiB/s."""
     for words, want in (
@@ -754,6 +769,7 @@ def main():
         killed()
         rate_limit()
         source_address()
+        link_local()
         gbits()
         for_ever()
         study()

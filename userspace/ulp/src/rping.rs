@@ -155,8 +155,10 @@ impl Rping {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
         let memory = pd.alloc_buffer(DATA + MAX)?;
         let addr = address(&self.addr, self.port)
-            .parse()
-            .context("the address to listen at")?;
+            .to_socket_addrs()
+            .context("the address to listen at")?
+            .next()
+            .context("no such address")?;
         let listener = cm::Listener::bind(device, addr, 1)?;
         message!("listening at {}", listener.local_addr());
         let request = listen::request(&listener, stop)?;

@@ -174,7 +174,7 @@ impl Rdma {
         let grant = memory
             .grant(.., Access::REMOTE_WRITE)
             .context("the vector needs memory under one key: take a smaller --count")?;
-        let listener = Listener::bind(&device, (ring.own_ip()?, 0))?;
+        let listener = Listener::bind(&device, ring.own_addr(0)?)?;
         let next_port = ring.tell(listener.local_addr()?.port())?;
         let (next, prev) = (
             pd.qp_builder::<Rc>(&cq).max_send_wr(most as u32).build()?,
@@ -182,14 +182,14 @@ impl Rdma {
         );
         // Receives for a whole round, because the previous rank may be ahead.
         (0..most).try_for_each(|_| prev.post_recv(Recv::empty()))?;
-        let (ip, patience) = (ring.next_ip()?, ring.patience);
+        let (addr, patience) = (ring.next_addr(next_port)?, ring.patience);
         let accept = || -> rust_ulp::error::Result<_> {
             Ok(listener.accept(patience)?.accept(prev, &[&grant])?)
         };
         let (prev, next) = std::thread::scope(|scope| {
             let prev = scope.spawn(accept);
             let options = TcpOptions::default().timeout(patience);
-            let next = next.connect_tcp_with((ip, next_port), &[], options);
+            let next = next.connect_tcp_with(addr, &[], options);
             (prev.join(), next)
         });
         let (next, peer) = next.context("connecting to the next rank")?;

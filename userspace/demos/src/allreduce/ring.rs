@@ -10,7 +10,7 @@ use super::SLICE;
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -248,14 +248,18 @@ impl Ring {
         Deadline::new(self.patience)
     }
 
-    /// Returns the address at which the previous rank reached this one.
-    pub fn own_ip(&self) -> Result<IpAddr> {
-        Ok(self.prev.local_addr()?.ip())
+    /// Returns the address at which the previous rank reached this one, with another port.
+    pub fn own_addr(&self, port: u16) -> Result<SocketAddr> {
+        let mut addr = self.prev.local_addr()?;
+        addr.set_port(port);
+        Ok(addr)
     }
 
-    /// Returns the address of the next rank.
-    pub fn next_ip(&self) -> Result<IpAddr> {
-        Ok(self.next.peer_addr()?.ip())
+    /// Returns the address of the next rank, with another port.
+    pub fn next_addr(&self, port: u16) -> Result<SocketAddr> {
+        let mut addr = self.next.peer_addr()?;
+        addr.set_port(port);
+        Ok(addr)
     }
 
     fn lost(&self, rank: usize, failed: bool) -> anyhow::Error {
@@ -394,10 +398,10 @@ impl Ring {
     /// Creates the connections for the vectors.
     pub fn data(&self) -> Result<Data> {
         let deadline = self.deadline();
-        let listener = TcpListener::bind((self.own_ip()?, 0))?;
+        let listener = TcpListener::bind(self.own_addr(0)?)?;
         let port = self.tell(listener.local_addr()?.port())?;
         // The connection is established before it is accepted.
-        let next = TcpStream::connect_timeout(&(self.next_ip()?, port).into(), self.patience)?;
+        let next = TcpStream::connect_timeout(&self.next_addr(port)?, self.patience)?;
         listener.set_nonblocking(true)?;
         let accepted = || {
             self.look(&deadline)?;

@@ -23,7 +23,7 @@ use rust_ulp::error::ErrorKind;
 use rust_ulp::events::{EventKind, Events};
 use rust_ulp::qp::Rc;
 use rust_ulp::{Access, Cq, Grant, Pd, PreparedQp, RemoteSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ pub fn run(run: Run<'_>, wire: &mut Wire, rows: &mut Vec<Row>) -> Result<()> {
         ends: Vec::new(),
     })?;
     let (port, memory) = expect!(wire, Message::Listening { port, memory } => (port, memory));
-    let target = (SocketAddr::new(peer.ip().to_canonical(), port), memory);
+    let target = (at_port(peer, port), memory);
     let mut one: Box<dyn FnMut() -> Result<Vec<Duration>>> = match run.config.backend {
         // Config::check() leaves io_uring out.
         Backend::Call | Backend::Uring => Box::new(ours(device, target, timeout)?),
@@ -56,6 +56,18 @@ pub fn run(run: Run<'_>, wire: &mut Wire, rows: &mut Vec<Row>) -> Result<()> {
         one()
     })?;
     wire.send(&Message::Bye)
+}
+
+/// Returns an address with another port: that of IPv4 for an IPv4-mapped one, and with its interface
+/// for one of a link.
+fn at_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
+    match addr.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, port),
+        IpAddr::V6(_) => {
+            addr.set_port(port);
+            addr
+        }
+    }
 }
 
 /// The address of the server, and its buffer.
@@ -99,7 +111,7 @@ fn ours(
 pub fn serve(run: Run<'_>, wire: &mut Wire, local: SocketAddr) -> Result<()> {
     let (device, timeout) = (run.device, run.config.timeout());
     expect!(wire, Message::Row { .. } => ());
-    let addr = SocketAddr::new(local.ip().to_canonical(), 0);
+    let addr = at_port(local, 0);
     let mut server: Box<dyn Server> = match run.config.peer_backend {
         // Config::check() leaves io_uring out.
         Backend::Call | Backend::Uring => Box::new(Ours::new(device, addr, timeout)?),
@@ -228,5 +240,23 @@ impl Server for Ours {
             self.connection = None;
         }
         Ok(over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_a_link_keeps_its_interface() {
+        for (addr, want) in [
+            ("[fe80::1%3]:7", "[fe80::1%3]:8"),
+            ("[fd09::1]:7", "[fd09::1]:8"),
+            ("[::ffff:10.9.0.1]:7", "10.9.0.1:8"),
+            ("10.9.0.1:7", "10.9.0.1:8"),
+        ] {
+            let [addr, want]: [SocketAddr; 2] = [addr, want].map(|addr| addr.parse().unwrap());
+            assert_eq!(at_port(addr, 8), want);
+        }
     }
 }
