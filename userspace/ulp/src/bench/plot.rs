@@ -11,13 +11,34 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A picture: its axes, and the points of its curves, each with its name.
+/// A picture: its axes, and its curves.
 struct Picture {
     title: String,
     x: &'static str,
     y: &'static str,
     x_label: fn(&f64) -> String,
-    curves: Vec<(String, Vec<(f64, f64)>)>,
+    curves: Vec<Curve>,
+}
+
+/// A curve.
+struct Curve {
+    name: String,
+    /// The report that it is of.
+    report: String,
+    points: Vec<(f64, f64)>,
+}
+
+impl Picture {
+    /// Returns the name of each curve; with its report where those of several have the same name.
+    fn names(&self) -> impl Iterator<Item = String> + '_ {
+        self.curves.iter().map(|curve| {
+            let same = self.curves.iter().filter(|other| other.name == curve.name);
+            match same.count() {
+                1 => curve.name.clone(),
+                _ => format!("{}, {}", curve.name, curve.report),
+            }
+        })
+    }
 }
 
 const COLORS: [RGBColor; 8] = [
@@ -35,9 +56,15 @@ const COLORS: [RGBColor; 8] = [
 pub fn run(files: &[PathBuf], out: &Path) -> Result<Vec<PathBuf>> {
     let mut pictures = BTreeMap::new();
     for file in files {
-        for report in read(file)? {
+        let reports = read(file)?;
+        let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+        for (number, report) in reports.iter().enumerate() {
+            let shown = match reports.len() {
+                1 => stem.to_string(),
+                _ => format!("{stem} {}", number + 1),
+            };
             for row in &report.rows {
-                add(&mut pictures, &report, row);
+                add(&mut pictures, report, &shown, row);
             }
         }
     }
@@ -54,8 +81,8 @@ pub fn run(files: &[PathBuf], out: &Path) -> Result<Vec<PathBuf>> {
     Ok(written)
 }
 
-/// Adds a row to its pictures, which have the names of their files.
-fn add(pictures: &mut BTreeMap<String, Picture>, report: &Report, row: &Row) {
+/// Adds a row of a report with a name to its pictures, which have the names of their files.
+fn add(pictures: &mut BTreeMap<String, Picture>, report: &Report, shown: &str, row: &Row) {
     let name = name(report, row);
     if let Some(latency) = &row.latency_ns {
         let title = match &row.step {
@@ -72,7 +99,11 @@ fn add(pictures: &mut BTreeMap<String, Picture>, report: &Report, row: &Row) {
         });
         let points = latency.curve.iter().filter(|(q, _)| *q < 1.0);
         let points = points.map(|(q, ns)| (1.0 / (1.0 - q), *ns as f64 / 1000.0));
-        picture.curves.push((name, points.collect()));
+        picture.curves.push(Curve {
+            name,
+            report: shown.to_owned(),
+            points: points.collect(),
+        });
     } else if let Some(t) = &row.throughput {
         for (what, y, value) in [
             ("bandwidth", "MiB/s", t.avg_mib_s),
@@ -88,9 +119,13 @@ fn add(pictures: &mut BTreeMap<String, Picture>, report: &Report, row: &Row) {
             });
             let point = (row.size.into(), value);
             let mut curves = picture.curves.iter_mut();
-            match curves.find(|(other, _)| *other == name) {
-                Some((_, points)) => points.push(point),
-                None => picture.curves.push((name.clone(), vec![point])),
+            match curves.find(|curve| curve.name == name && curve.report == shown) {
+                Some(curve) => curve.points.push(point),
+                None => picture.curves.push(Curve {
+                    name: name.clone(),
+                    report: shown.to_owned(),
+                    points: vec![point],
+                }),
             }
         }
     }
@@ -116,6 +151,12 @@ fn name(report: &Report, row: &Row) -> String {
     let mut name = row.backend.to_string();
     if let Some(mode) = row.mode {
         name += &format!(" {mode}");
+    }
+    if config.is_lossy() {
+        name += &format!(", {}", config.transport);
+    }
+    if row.step.is_some() {
+        name += &format!(", {} B", row.size);
     }
     if row.throughput.is_some() {
         name += &format!(", lists of {}", config.list);
@@ -161,10 +202,10 @@ fn draw(
     path: &Path,
     picture: &mut Picture,
 ) -> std::result::Result<(), DrawingAreaErrorKind<std::io::Error>> {
-    for (_, points) in &mut picture.curves {
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    for curve in &mut picture.curves {
+        curve.points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
-    let points = || picture.curves.iter().flat_map(|(_, points)| points);
+    let points = || picture.curves.iter().flat_map(|curve| &curve.points);
     let (x0, x1) = span(points().map(|p| p.0));
     let (y0, y1) = span(points().map(|p| p.1));
     let root = SVGBackend::new(path, (860, 520)).into_drawing_area();
@@ -184,7 +225,8 @@ fn draw(
         .label_style(("sans-serif", 13))
         .light_line_style(BLACK.mix(0.06))
         .draw()?;
-    for ((name, points), color) in picture.curves.iter().zip(COLORS.iter().cycle()) {
+    let curves = picture.names().zip(&picture.curves);
+    for ((name, Curve { points, .. }), color) in curves.zip(COLORS.iter().cycle()) {
         let style = color.stroke_width(2);
         chart
             .draw_series(LineSeries::new(points.iter().copied(), style))?
@@ -203,4 +245,89 @@ fn draw(
         .label_font(("sans-serif", 13))
         .draw()?;
     root.present()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::config::{Backend, Config, Metric, Mode, Test, Transport};
+    use crate::bench::stats::{Latencies, Throughput};
+    use crate::machine::Machine;
+    use std::time::Duration;
+
+    fn report(config: Config) -> Report {
+        let one = |size: &u32| {
+            let mut latencies = Latencies::new().unwrap();
+            latencies.record(Duration::from_micros(3));
+            let is_step = config.test == Test::Register;
+            Row {
+                test: config.test,
+                metric: config.metric,
+                backend: Backend::Call,
+                mode: Some(Mode::Event),
+                step: is_step.then(|| "total".to_owned()),
+                size: *size,
+                iterations: 1,
+                elapsed_ns: 3000,
+                lost: None,
+                interrupted: false,
+                latency_ns: latencies.sum_up().filter(|_| is_step),
+                throughput: (!is_step).then_some(Throughput {
+                    avg_mib_s: 1.0,
+                    avg_gbit_s: 1.0,
+                    msg_rate_mpps: 1.0,
+                    messages_per_s: 1.0,
+                }),
+            }
+        };
+        Report {
+            version: VERSION,
+            rows: config.sizes.iter().map(one).collect(),
+            config,
+            command: Vec::new(),
+            client: Machine::default(),
+            server: None,
+            interrupted: false,
+        }
+    }
+
+    #[test]
+    fn the_curves_of_a_picture_have_different_names() {
+        let config = |test, metric, transport| Config {
+            test,
+            metric,
+            transport,
+            sizes: vec![8, 64],
+            ..Config::default()
+        };
+        let rate = |transport| report(config(Test::Send, Metric::Rate, transport));
+        let register = report(config(Test::Register, Metric::Latency, Transport::Rc));
+        let mut pictures = BTreeMap::new();
+        for (name, report) in [
+            ("before", rate(Transport::Rc)),
+            ("after", rate(Transport::Rc)),
+            ("ud", rate(Transport::Ud)),
+            ("register", register),
+        ] {
+            for row in &report.rows {
+                add(&mut pictures, &report, name, row);
+            }
+        }
+        let names = |file: &str| pictures[file].names().collect::<Vec<_>>();
+        let event = "call by events";
+        assert_eq!(
+            names("rate-send"),
+            [
+                format!("{event}, lists of 1, before"),
+                format!("{event}, lists of 1, after"),
+                format!("{event}, UD, lists of 1"),
+            ]
+        );
+        let points = pictures["rate-send"].curves.iter();
+        assert!(points.map(|curve| curve.points.len()).all(|len| len == 2));
+        assert_eq!(
+            names("latency-register-total"),
+            [format!("{event}, 8 B"), format!("{event}, 64 B")]
+        );
+    }
 }
