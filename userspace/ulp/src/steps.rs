@@ -237,13 +237,13 @@ impl Drop for BadLine {
     }
 }
 
-/// Returns the hardware counters of port 1 of a device, by netlink: in the network namespace of one
+/// Returns the hardware counters of a port of a device, by netlink: in the network namespace of one
 /// host, sysfs has none.
-fn counters(device: &str) -> Result<Vec<(String, u64)>> {
+fn counters(device: &str, port: u32) -> Result<Vec<(String, u64)>> {
     let devices = netlink::devices().context("listing the RDMA devices by netlink")?;
     let device = devices.iter().find(|it| it.name == device);
     let device = device.context("the RDMA device is gone")?;
-    let read = netlink::counters(device.index, 1);
+    let read = netlink::counters(device.index, port);
     let read = read.context("reading the hardware counters by netlink")?;
     Ok(read.unwrap_or_default())
 }
@@ -567,6 +567,7 @@ impl End {
         let Self {
             teller,
             device,
+            port,
             cq,
             buffer,
             grant,
@@ -574,8 +575,9 @@ impl End {
         } = self;
         Ok((
             Connected {
-                before: counters(device.name())?,
+                before: counters(device.name(), port)?,
                 device,
+                port,
                 qp,
                 cq,
                 buffer,
@@ -599,6 +601,7 @@ fn to_rtr(path: Path, peer: &Endpoint, mtu: Mtu) -> QpAttr {
 
 struct Connected {
     device: Device,
+    port: u32,
     before: Vec<(String, u64)>,
     qp: Qp<Rc>,
     cq: Cq,
@@ -615,7 +618,7 @@ impl Connected {
 
     /// Returns the errors that the device has counted since the queue pair was connected.
     fn counted(&self) -> Result<String> {
-        let now = counters(self.device.name())?;
+        let now = counters(self.device.name(), self.port)?;
         let risen: Vec<_> = now
             .iter()
             .filter(|(name, _)| name.ends_with("_err") || name.ends_with("_request"))
