@@ -166,14 +166,27 @@ impl Packet {
         let solicited = if flags >> 7 == 1 { " solicited" } else { "" };
         let mut fields = format!("qp {qp_num} psn {psn:#x}{ackreq}{solicited}");
         let transport = *TRANSPORTS.get(opcode as usize >> 5)?;
-        // DETH.
-        if transport == "UD" {
-            let (qkey, _, from) = (take(4)?, take(1)?, take(3)?);
-            fields += &format!(" from qp {from} qkey {qkey:#x}");
+        let is_answer = (13..=18).contains(&(opcode & 31));
+        match transport {
+            // DETH.
+            "UD" => {
+                let (qkey, _, from) = (take(4)?, take(1)?, take(3)?);
+                fields += &format!(" from qp {from} qkey {qkey:#x}");
+            }
+            // XRCETH.
+            "XRC" if !is_answer => {
+                let (_, srq) = (take(1)?, take(3)?);
+                fields += &format!(" srq {srq}");
+            }
+            _ => {}
         }
         // The lower five bits of a congestion notification mean nothing, and name no header.
         let operation = OPERATIONS.get(opcode as usize & 31);
-        let (name, key, headers) = operation.copied().unwrap_or(UNKNOWN);
+        let (name, key, mut headers) = operation.copied().unwrap_or(UNKNOWN);
+        // The headers of RD are others, and not decoded.
+        if transport == "RD" {
+            headers = &[];
+        }
         let mut syndrome = 0;
         for (label, len) in headers.iter().copied().flatten() {
             let value = take(*len)?;
@@ -190,7 +203,7 @@ impl Packet {
         let data = covered.get(at..)?;
         // At most three bytes at the end of the data fill it up to a multiple of four.
         let len = data.len().checked_sub((flags as usize >> 4) & 3)?;
-        if len != 0 {
+        if len != 0 && transport != "RD" {
             fields += &format!(" data {len}");
         }
         let known = format!("{transport} {name}");
@@ -212,7 +225,7 @@ impl Packet {
         if *sum != icrc(covered, udp).to_le_bytes() {
             meaning = format!("{}; {meaning}", lang.text(TEXTS, "icrc"));
         }
-        let is_request = transport == "RC" && !(13..=18).contains(&(opcode & 31));
+        let is_request = transport == "RC" && !is_answer;
         Some(Self {
             request: is_request.then_some(([from, to], [qp_num, opcode, psn])),
             fields: format!("{from} > {to} {name:24} {fields}"),
