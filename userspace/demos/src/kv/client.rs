@@ -391,6 +391,13 @@ impl Link {
 
     fn change(&mut self, changes: &[Change<'_>]) -> Result<Vec<Result<bool>>> {
         let geometry = *self.table.geometry();
+        let max = geometry.max_value as usize;
+        let values = changes.iter().filter_map(|change| change.value);
+        let longest = values.map(<[u8]>::len).max();
+        if let Some(len) = longest.filter(|len| *len > max) {
+            let refused = changes.iter().map(|_| Err(Error::TooLarge { len, max }));
+            return Ok(refused.collect());
+        }
         let mut done: Vec<Result<bool>> = Vec::new();
         match geometry.mode {
             Mode::OneSided => {
@@ -548,19 +555,6 @@ impl Store {
         if let Some(change) = changes.iter().find(|change| bad(change)) {
             let len = change.key.len();
             return changes.iter().map(|_| Err(Error::Key(len))).collect();
-        }
-        let link = self.links.iter().flatten().next();
-        let max = link.map_or(usize::MAX, |link| link.table.geometry().max_value as usize);
-        let longest = changes
-            .iter()
-            .filter_map(|change| change.value)
-            .map(<[u8]>::len)
-            .max();
-        if let Some(len) = longest.filter(|len| *len > max) {
-            return changes
-                .iter()
-                .map(|_| Err(Error::TooLarge { len, max }))
-                .collect();
         }
         self.each(changes, |change| change.key, Link::change)
     }
