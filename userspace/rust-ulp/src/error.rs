@@ -344,7 +344,7 @@ pub enum Error {
     Wire(WireError),
 
     /// The peer, or this side, refused the connection.
-    #[error("the peer refused the connection: {0}")]
+    #[error("the connection was refused: {0}")]
     Refused(Refusal),
 
     /// The peer, or its connection manager, rejected the connection.
