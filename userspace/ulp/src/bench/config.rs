@@ -146,6 +146,8 @@ pub const VERSION: u32 = 8;
 
 /// The largest message that a client may request of a server.
 pub const MAX_SIZE: u32 = 16 << 20;
+/// The largest memory that is registered, that of a buffer of the module.
+const MAX_REGISTER: u32 = 1 << 30;
 const MAX_ITERATIONS: u64 = 1 << 40;
 const MAX_DEPTH: u32 = 8192;
 const MAX_QPS: u32 = 256;
@@ -281,7 +283,10 @@ impl Config {
     pub fn check(&self) -> Result<()> {
         range("the number of sizes", self.sizes.len(), 1, 64)?;
         for size in &self.sizes {
-            range("a message's size", *size, 1, MAX_SIZE)?;
+            match self.test {
+                Test::Register => range("the size of the memory (-s)", *size, 1, MAX_REGISTER)?,
+                _ => range("a message's size", *size, 1, MAX_SIZE)?,
+            }
         }
         match self.amount {
             Amount::Iterations(n) => range("the number of iterations", n, 1, MAX_ITERATIONS)?,
@@ -544,6 +549,18 @@ pub mod tests {
     }
 
     #[test]
+    fn a_registration_may_be_as_large_as_a_buffer() {
+        let mut config = Config {
+            test: Test::Register,
+            sizes: vec![1 << 30],
+            ..config()
+        };
+        config.check().unwrap();
+        config.test = Test::Write;
+        assert!(config.check().is_err());
+    }
+
+    #[test]
     fn a_shared_queue_has_its_receives_once() {
         let mut config = Config {
             test: Test::Send,
@@ -601,6 +618,7 @@ pub mod tests {
             |c| (c.qps, c.sizes) = (16, vec![MAX_SIZE]),
             |c| (c.peer_backend, c.qps, c.rx_depth) = (Backend::Uring, 8, 8192),
             |c| (c.test, c.transport) = (Test::Connect, Transport::Uc),
+            |c| (c.test, c.sizes) = (Test::Register, vec![(1 << 30) + 1]),
             |c| (c.test, c.srq, c.peer_backend) = (Test::Send, true, Backend::Uring),
             |c| c.rate_limit = Some(0.0),
             |c| c.rate_limit = Some(f64::INFINITY),

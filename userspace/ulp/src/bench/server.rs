@@ -70,6 +70,11 @@ fn serve(
     ensure!(magic == MAGIC, "the peer is another program");
     let config: Config = of_version("client", version, config)?;
     config.check()?;
+    // Its size is no limit of a buffer of messages.
+    ensure!(
+        config.test != Test::Register,
+        "a registration has no server"
+    );
     wire.set_timeout(patience(&config));
     wire.send(&Message::Welcome {
         version: VERSION,
@@ -188,6 +193,36 @@ mod tests {
         }
     }
 
+    /// Returns a client that has sent its configuration, and the connection to it.
+    fn hello(config: &Config) -> (Wire, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let here = listener.accept().unwrap().0;
+        let mut there = Wire::new(there, Duration::from_secs(30)).unwrap();
+        let hello = Message::Hello {
+            magic: MAGIC.to_owned(),
+            version: VERSION,
+            config: serde_json::to_value(config).unwrap(),
+        };
+        there.send(&hello).unwrap();
+        (there, here)
+    }
+
+    #[test]
+    fn a_registration_has_no_server() {
+        let config = Config {
+            test: Test::Register,
+            sizes: vec![1 << 30],
+            ..config(1000)
+        };
+        let (_there, here) = hello(&config);
+        with_task(&config, |task| {
+            let served = client(here, task.device, &task.control.stop);
+            let error = served.unwrap_err().to_string();
+            assert!(error.contains("no server"), "{error}");
+        });
+    }
+
     #[test]
     fn a_silent_client_is_waited_for_a_minute_at_most() {
         assert_eq!(patience(&config(1000)), Duration::from_secs(1));
@@ -196,17 +231,8 @@ mod tests {
 
     #[test]
     fn one_interrupt_ends_the_wait_for_a_silent_client() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let here = listener.accept().unwrap().0;
-        let mut there = Wire::new(there, Duration::from_secs(30)).unwrap();
         let config = config(3_600_000);
-        let hello = Message::Hello {
-            magic: MAGIC.to_owned(),
-            version: VERSION,
-            config: serde_json::to_value(&config).unwrap(),
-        };
-        there.send(&hello).unwrap();
+        let (mut there, here) = hello(&config);
         with_task(&config, |task| {
             let (device, stop) = (task.device.clone(), task.control.stop.clone());
             let (done, result) = channel();
