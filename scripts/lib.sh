@@ -69,7 +69,7 @@ die() {
 	exit 1
 }
 
-# language: zh or en, as gettext and scripts/learn choose it.
+# language: zh or en, by the first variable with a value, as in scripts/learn.
 language() {
 	local name
 	for name in LANGUAGE LC_ALL LC_MESSAGES LANG; do

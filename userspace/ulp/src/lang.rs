@@ -76,7 +76,8 @@ pub fn fill(text: &str, values: &[&dyn Display]) -> String {
 /// The option `--lang`.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct LangArg {
-    /// Language of the explanations [default: that of LANGUAGE, LC_ALL or LANG]
+    /// Language of the explanations [default: that of LANGUAGE, LC_ALL, LC_MESSAGES or
+    /// LANG, whichever is set first]
     #[arg(long, value_enum)]
     lang: Option<Lang>,
 }

@@ -50,8 +50,9 @@ pub fn interfaces() -> impl Iterator<Item = String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// Returns the ECN settings of a RoCE adapter, if its driver shows them.
-pub fn ecn(interface: &str) -> Option<String> {
+/// Returns the priorities with ECN of a RoCE adapter, as notification point and as reaction point, if
+/// its driver shows them.
+pub fn ecn(interface: &str) -> Option<(String, String)> {
     let of = |side: &str| {
         let path = format!("/sys/class/net/{interface}/ecn/{side}/enable");
         let entries = fs::read_dir(path).ok()?.flatten();
@@ -61,12 +62,13 @@ pub fn ecn(interface: &str) -> Option<String> {
         let names = entries
             .filter(on)
             .filter_map(|entry| entry.file_name().into_string().ok());
-        Some(names.collect::<Vec<_>>().join(","))
+        let names: Vec<_> = names.collect();
+        Some(match names.is_empty() {
+            true => "-".to_owned(),
+            false => names.join(","),
+        })
     };
-    let (np, rp) = (of("roce_np")?, of("roce_rp")?);
-    Some(format!(
-        "notification point: priorities {np:?}; reaction point: priorities {rp:?}"
-    ))
+    Some((of("roce_np")?, of("roce_rp")?))
 }
 
 /// Returns the type of service that the connection manager uses for a port, if it was set.

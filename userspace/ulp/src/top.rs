@@ -48,7 +48,8 @@ pub struct TopArgs {
     format: FormatArgs,
 }
 
-/// A column by which queue pairs are sorted: numbers from the largest on, words from A on.
+/// A column by which queue pairs are sorted: rates and counts from the largest on, words from A on,
+/// the numbers of queue pairs and processes from the smallest on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Column {
     Device,

@@ -585,7 +585,13 @@ fn flow_control(device: &RdmaDevice, port: &Port, found: &mut Findings) -> Resul
     }
     // The mainline driver of mlx5 has its switches in debugfs.
     let ecn = match system::ecn(name) {
-        Some(ecn) => format!("{name}: {ecn}"),
+        Some((np, rp)) => say!(
+            found,
+            "{0}: notification point: priorities {1}; reaction point: priorities {2}",
+            name,
+            np,
+            rp
+        ),
         None => say!(
             found,
             "{0}: no switch for it in /sys/class/net/{0}/ecn",

@@ -44,7 +44,7 @@ pub struct Diagnose {
     #[arg(conflicts_with = "serve")]
     peer: Option<String>,
     /// Serve the peers that test the path to this host, until Ctrl-C
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["memory", "lang", "format", "json"])]
     serve: bool,
     /// Listen at this address only
     #[arg(long, value_name = "ADDRESS", default_value = "::", requires = "serve")]
