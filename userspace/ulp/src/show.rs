@@ -7,7 +7,7 @@
 
 use crate::args::{duration, DeviceArg};
 use crate::netlink::{self, QpEntry};
-use crate::output::{self, answer, interrupts, or_dash, FormatArgs};
+use crate::output::{self, answer, causes, interrupts, or_dash, FormatArgs};
 use crate::rdma::{self, GidEntry, RdmaDevice};
 use crate::system::{self, FileQp, UlpFile};
 use anyhow::{Context, Result};
@@ -247,13 +247,15 @@ impl Devices {
         let entries = module_devices().unwrap_or_default();
         let row = |device: RdmaDevice| {
             let entry = entries.iter().find(|entry| entry.name == device.name);
-            Ok(DeviceRow {
+            let view = entry.map(ModuleView::new).transpose();
+            let view = view.inspect_err(|error| message!("ulp: {}", causes(error)));
+            DeviceRow {
                 local_net: device.is_here(),
-                rust_ulp: entry.map(ModuleView::new).transpose()?,
+                rust_ulp: view.unwrap_or_default(),
                 device,
-            })
+            }
         };
-        let devices = devices.into_iter().map(row).collect::<Result<_>>()?;
+        let devices = devices.into_iter().map(row).collect();
         let list = DeviceList { devices };
         let head = [
             "DEVICE",
