@@ -10,13 +10,14 @@ use std::sync::Arc;
 /// The exit status of errors and of commands that Ctrl-C interrupted; 1 is the answer "no".
 pub const ERROR: u8 = 2;
 
-/// Returns HOST:PORT for HOST, HOST:PORT, and an IPv6 address with or without brackets.
+/// Returns HOST:PORT for HOST, HOST:PORT, and an IPv6 address with or without brackets. A port that
+/// is too large stays, for an error about it.
 pub fn address(host: &str, port: u16) -> String {
     if host.parse::<Ipv6Addr>().is_ok() {
         return format!("[{host}]:{port}");
     }
     let has_port = host.rsplit_once(':').is_some_and(|(rest, port)| {
-        port.parse::<u16>().is_ok() && (!rest.contains(':') || rest.ends_with(']'))
+        port.parse::<u32>().is_ok() && (!rest.contains(':') || rest.ends_with(']'))
     });
     match has_port {
         true => host.to_owned(),

@@ -80,13 +80,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Returns HOST:PORT for HOST, HOST:PORT, and an IPv6 address with or without brackets.
+/// Returns HOST:PORT for HOST, HOST:PORT, and an IPv6 address with or without brackets. A port that
+/// is too large stays, for an error about it.
 pub fn address(host: &str, port: u16) -> String {
     if host.parse::<Ipv6Addr>().is_ok() {
         return format!("[{host}]:{port}");
     }
     let has_port = host.rsplit_once(':').is_some_and(|(rest, port)| {
-        port.parse::<u16>().is_ok() && (!rest.contains(':') || rest.ends_with(']'))
+        port.parse::<u32>().is_ok() && (!rest.contains(':') || rest.ends_with(']'))
     });
     if has_port {
         host.to_owned()
@@ -111,6 +112,7 @@ mod tests {
             ("10.9.0.1", "10.9.0.1:7"),
             ("10.9.0.1:8", "10.9.0.1:8"),
             ("name", "name:7"),
+            ("name:99999", "name:99999"),
             ("fd09::1", "[fd09::1]:7"),
             ("[fd09::1]", "[fd09::1]:7"),
             ("[fd09::1]:8", "[fd09::1]:8"),
