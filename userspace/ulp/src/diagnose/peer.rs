@@ -378,6 +378,15 @@ fn not_reached(args: &Diagnose, host: &str, device: &Device, found: &Findings) -
     }
 }
 
+/// Returns an MTU of an interface whose packets have less than `active` bytes: that of Ethernet, if
+/// it is small enough.
+fn with_less(active: u32) -> u32 {
+    match active {
+        ..=1024 => active / 2 + 104,
+        _ => 1500,
+    }
+}
+
 fn connect_failed(
     args: &Diagnose,
     host: &str,
@@ -533,14 +542,29 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
             say!(found, "packets of 256 bytes get through, those of {0} do not: a hop between has a smaller MTU", smaller),
             say!(
                 found,
-                "find it: ping -M do -s {0} {1}; then raise its MTU, or here: ip link set {2} mtu 1500",
+                "find it: ping -M do -s {0} {1}; then raise its MTU, or here: ip link set {2} mtu {3}",
                 smaller,
                 without_port(&host),
-                netdev
+                netdev,
+                with_less(smaller)
             ),
         ),
         Err(error) => found.fail("large", error.to_string(), say!(found, "ulp counters --nonzero at both ends")),
     }?;
     let _ = link.end();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_makes_packets_smaller() {
+        for active in [512, 1024, 2048, 4096] {
+            // Headers of RoCE over IPv4 or IPv6, as elsewhere here.
+            assert!(with_less(active) < active + 104, "{active}");
+        }
+        assert_eq!(with_less(4096), 1500);
+    }
 }
