@@ -6,7 +6,7 @@
 
 use anyhow::{bail, Result};
 use clap::{Args, ValueEnum};
-use comfy_table::{presets::NOTHING, Table};
+use comfy_table::{presets::NOTHING, CellAlignment, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt;
@@ -165,12 +165,14 @@ pub fn write(out: &mut impl Write, bytes: &[u8]) -> Result<()> {
 
 /// Formats columns under their heads, without lines.
 pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    padded_table((1, 1), head, rows)
+    padded_table((1, 1), usize::MAX, head, rows)
 }
 
-/// Formats columns as [`table`], with so many blanks before and after each cell.
+/// Formats columns as [`table`], with so many blanks before and after each cell. The columns from
+/// number `right` on are aligned to the right.
 pub fn padded_table(
     padding: (u16, u16),
+    right: usize,
     head: &[&str],
     rows: impl IntoIterator<Item = Vec<String>>,
 ) -> String {
@@ -180,6 +182,9 @@ pub fn padded_table(
     table.add_rows(rows.into_iter().map(cells));
     for column in table.column_iter_mut() {
         column.set_padding(padding);
+    }
+    for column in table.column_iter_mut().skip(right) {
+        column.set_cell_alignment(CellAlignment::Right);
     }
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();

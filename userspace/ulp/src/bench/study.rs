@@ -10,7 +10,6 @@ use super::client;
 use super::config::{Config, Metric, Mode, Test, Transport};
 use super::end::Run;
 use super::stats::Row;
-use super::table;
 use crate::machine::Machine;
 use crate::output;
 use anyhow::{Context, Result};
@@ -231,7 +230,14 @@ impl Study {
 
     /// Formats the study as tables.
     pub fn text(&self) -> String {
-        let head = "factor|value|messages/s|slowest|fastest|Gbit/s";
+        let head = [
+            "factor",
+            "value",
+            "messages/s",
+            "slowest",
+            "fastest",
+            "Gbit/s",
+        ];
         let rows = self.values.iter().map(|value| {
             vec![
                 value.factor.to_owned(),
@@ -242,7 +248,7 @@ impl Study {
                 format!("{:.3}", value.gbit_s),
             ]
         });
-        let table = table::of(head.split('|'), rows, 2);
+        let table = output::padded_table((1, 1), 2, &head, rows);
         let mut text = format!("{table}\n\nwhat matters, the most first:");
         for effect in &self.effects {
             text += &format!("\n  {}", effect.text());

@@ -3,8 +3,7 @@
 //! The table of a report, with perftest's columns and some more.
 
 use super::stats::{LatencyNs, Report, Row};
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
+use crate::output::padded_table;
 
 /// A column: its title, and its value in a row that has one.
 type Column = (&'static str, fn(&Row) -> Option<String>);
@@ -39,20 +38,6 @@ fn us(row: &Row, ns: fn(&LatencyNs) -> f64) -> Option<String> {
     Some(format!("{:.2}", ns(row.latency_ns.as_ref()?) / 1000.0))
 }
 
-/// Returns a table whose columns from number `right` are aligned to the right.
-pub fn of<'a>(
-    head: impl Iterator<Item = &'a str>,
-    rows: impl Iterator<Item = Vec<String>>,
-    right: usize,
-) -> Table {
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(head).add_rows(rows);
-    for column in table.column_iter_mut().skip(right) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
 /// Formats a report: its parameters, then its rows. With `gbits` the throughput is in Gbit/s.
 pub fn render(report: &Report, gbits: bool) -> String {
     let (config, rows) = (&report.config, &report.rows);
@@ -83,7 +68,8 @@ pub fn render(report: &Report, gbits: bool) -> String {
         let cells = columns.iter().map(|(_, value)| value(row));
         cells.map(Option::unwrap_or_default).collect()
     });
-    let table = of(columns.iter().map(|(title, _)| *title), cells, 0);
+    let head: Vec<_> = columns.iter().map(|(title, _)| *title).collect();
+    let table = padded_table((1, 1), 0, &head, cells);
     let interrupted = if report.interrupted {
         "\n(interrupted)"
     } else {

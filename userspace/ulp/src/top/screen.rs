@@ -101,7 +101,7 @@ type Line = (bool, String);
 /// Each column is as wide as its longest cell.
 fn add_table(lines: &mut Vec<Line>, (title, head, rows): &Table, first: usize, height: usize) {
     let rule = (false, format!("{title:─<500}"));
-    let table = output::padded_table((0, 1), head, rows.iter().skip(first).cloned());
+    let table = output::padded_table((0, 1), usize::MAX, head, rows.iter().skip(first).cloned());
     let texts = table.lines().enumerate();
     let texts = texts.map(|(number, text)| (number == 0, text.to_owned()));
     lines.extend(std::iter::once(rule).chain(texts).take(height));
