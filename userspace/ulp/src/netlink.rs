@@ -180,7 +180,6 @@ const NLDEV_DEV_INDEX: u16 = 1;
 const NLDEV_DEV_NAME: u16 = 2;
 const NLDEV_PORT_INDEX: u16 = 3;
 const NLDEV_RES_QP: u16 = 19;
-const NLDEV_RES_QP_ENTRY: u16 = 20;
 const NLDEV_RES_LQPN: u16 = 21;
 const NLDEV_RES_RQPN: u16 = 22;
 const NLDEV_RES_RQ_PSN: u16 = 23;
@@ -255,29 +254,19 @@ pub struct QpEntry {
 
 /// Lists the queue pairs of a device.
 pub fn queue_pairs(device: u32) -> Result<Vec<QpEntry>> {
-    let answers = rdma(
-        NLDEV_CMD_RES_QP_GET,
-        NLM_F_DUMP,
-        &[(NLDEV_DEV_INDEX, device)],
-    )?;
-    let mut entries = Vec::new();
-    for answer in &answers {
-        let table = attribute(answer, NLDEV_RES_QP).unwrap_or_default();
-        for (_, entry) in attributes(table).filter(|(kind, _)| *kind == NLDEV_RES_QP_ENTRY) {
-            let get = |kind| attribute(entry, kind).map(|body| integer(body) as u32);
-            entries.push(QpEntry {
-                number: get(NLDEV_RES_LQPN).unwrap_or(0),
-                peer: get(NLDEV_RES_RQPN),
-                kind: get(NLDEV_RES_TYPE).unwrap_or(0) as u8,
-                state: get(NLDEV_RES_STATE).unwrap_or(0) as u8,
-                rq_psn: get(NLDEV_RES_RQ_PSN),
-                sq_psn: get(NLDEV_RES_SQ_PSN),
-                pid: get(NLDEV_RES_PID),
-                module: attribute(entry, NLDEV_RES_KERN_NAME).map(text),
-            });
+    objects(device, &QP, |entry| {
+        let get = |kind| attribute(entry, kind).map(|body| integer(body) as u32);
+        QpEntry {
+            number: get(NLDEV_RES_LQPN).unwrap_or(0),
+            peer: get(NLDEV_RES_RQPN),
+            kind: get(NLDEV_RES_TYPE).unwrap_or(0) as u8,
+            state: get(NLDEV_RES_STATE).unwrap_or(0) as u8,
+            rq_psn: get(NLDEV_RES_RQ_PSN),
+            sq_psn: get(NLDEV_RES_SQ_PSN),
+            pid: get(NLDEV_RES_PID),
+            module: attribute(entry, NLDEV_RES_KERN_NAME).map(text),
         }
-    }
-    Ok(entries)
+    })
 }
 
 /// A kind of object that the RDMA core tracks.
@@ -294,10 +283,12 @@ pub struct ResourceKind {
 pub const RESOURCES: &[ResourceKind] = &[
     kind("pd", 14, 46),
     kind("cq", 12, 35),
-    kind("qp", NLDEV_CMD_RES_QP_GET, NLDEV_RES_QP),
+    QP,
     kind("mr", 13, 40),
     kind("cm_id", 11, 30),
 ];
+
+const QP: ResourceKind = kind("qp", NLDEV_CMD_RES_QP_GET, NLDEV_RES_QP);
 
 const fn kind(name: &'static str, command: u16, table: u16) -> ResourceKind {
     ResourceKind {
@@ -318,18 +309,21 @@ pub struct Resource {
 
 /// Lists the owners of all objects of a kind that a device has.
 pub fn resources(device: u32, kind: &ResourceKind) -> Result<Vec<Resource>> {
+    objects(device, kind, |entry| Resource {
+        pid: attribute(entry, NLDEV_RES_PID).map(|body| integer(body) as u32),
+        module: attribute(entry, NLDEV_RES_KERN_NAME).map(text),
+    })
+}
+
+/// Lists the objects of a kind that a device has, each made of its attributes by `of`.
+fn objects<T>(device: u32, kind: &ResourceKind, of: impl Fn(&[u8]) -> T) -> Result<Vec<T>> {
     let answers = rdma(kind.command, NLM_F_DUMP, &[(NLDEV_DEV_INDEX, device)])?;
-    let mut found = Vec::new();
-    for answer in &answers {
-        let table = attribute(answer, kind.table).unwrap_or_default();
-        for (_, entry) in attributes(table).filter(|(of, _)| *of == kind.entry) {
-            found.push(Resource {
-                pid: attribute(entry, NLDEV_RES_PID).map(|body| integer(body) as u32),
-                module: attribute(entry, NLDEV_RES_KERN_NAME).map(text),
-            });
-        }
-    }
-    Ok(found)
+    let tables = answers
+        .iter()
+        .filter_map(|answer| attribute(answer, kind.table));
+    let entries = tables.flat_map(attributes);
+    let entries = entries.filter(|(number, _)| *number == kind.entry);
+    Ok(entries.map(|(_, entry)| of(entry)).collect())
 }
 
 /// Returns the hardware counters of a port, with the driver's names, or [`None`] if the driver has
