@@ -98,15 +98,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns whether this error of accept(2) ends when others give back what it needs.
-fn is_for_now(error: &rust_ulp::Error) -> bool {
-    let rust_ulp::Error::Tcp { cause, .. } = error else {
-        return false;
-    };
-    let errno = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
-    cause.raw_os_error().is_some_and(|is| errno.contains(&is))
-}
-
 impl Server {
     /// Makes an empty table, and listens at `addr`.
     ///
@@ -253,7 +244,7 @@ impl Server {
                 Ok(())
             }
             Err(rust_ulp::Error::Timeout { .. }) => Ok(()),
-            Err(error) if is_for_now(&error) => {
+            Err(error) if error.is_retryable() => {
                 std::thread::sleep(TICK);
                 Ok(())
             }
