@@ -149,6 +149,8 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::NoUc,            "hw/bnxt_re/ib_verbs.c:__from_ib_qp_type",       "bnxt"),
     row(bindings::RDMA_DRIVER_ERDMA,      Rule::NoUc,            "hw/erdma/erdma_verbs.c:erdma_qp_validate_attr", "erdma"),
     row(bindings::RDMA_DRIVER_HNS,        Rule::NoUc,            "hw/hns/hns_roce_qp.c:check_qp_type",            "hns"),
+    // It makes one, which no path brings to RTR: only reliable ones have a header of their packets.
+    row(bindings::RDMA_DRIVER_IONIC,      Rule::NoUc,            "hw/ionic/ionic_controlpath.c:ionic_create_qp",  "-"),
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::NoUc,            "hw/irdma/verbs.c:irdma_validate_qp_attrs",      "irdma"),
     row(bindings::RDMA_DRIVER_MANA,       Rule::NoUc,            "hw/mana/qp.c:mana_ib_create_qp",                "mana"),
     row(bindings::RDMA_DRIVER_QEDR,       Rule::NoUc,            "hw/qedr/verbs.c:qedr_check_qp_attrs",           "qedr"),
