@@ -702,9 +702,7 @@ impl Connection {
         match progress.stage {
             Stage::Requested => (),
             Stage::Accepting | Stage::Established => return Err(eisconn()),
-            Stage::Gone | Stage::Failed => {
-                return Err(progress.failure.unwrap_or_else(econnreset))
-            }
+            Stage::Gone | Stage::Failed => return Err(progress.failure.unwrap_or_else(econnreset)),
             _ => return Err(enotconn()),
         }
         let param = limit(param, &progress.outcome.param)?;

@@ -15,16 +15,15 @@ module_param(personality, charp, 0444);
 MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
 
 /* What an adapter has unless its personality says otherwise. */
-#define PLAIN                                                             \
-	.core_cap = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP, .ports = 1,        \
-	.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UC) | BIT(IB_QPT_UD),     \
-	.atomics = true, .dma_lkey = true, .last_wqe = true,              \
-	.max_send_sge = HCA_MAX_SGE, .max_recv_sge = HCA_MAX_SGE - 5,     \
-	.max_sge_rd = 9, .max_inline = HCA_MAX_INLINE,                    \
-	.max_wr = HCA_MAX_WR, .max_cqe = HCA_MAX_CQE, .max_srq = 1 << 15, \
-	.max_rd_atomic = 14, .max_init_rd_atomic = 10, .mtu = 4200,       \
-	.max_pages = HCA_MAX_PAGES, .good_pages = HCA_MAX_PAGES,          \
-	.page_sizes = 0xfffff000
+#define PLAIN                                                                \
+	.core_cap = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP, .ports = 1,           \
+	.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UC) | BIT(IB_QPT_UD),        \
+	.atomics = true, .dma_lkey = true, .last_wqe = true,                 \
+	.max_send_sge = HCA_MAX_SGE, .max_recv_sge = HCA_MAX_SGE - 5,        \
+	.max_sge_rd = 9, .max_inline = HCA_MAX_INLINE, .max_wr = HCA_MAX_WR, \
+	.max_cqe = HCA_MAX_CQE, .max_srq = 1 << 15, .max_rd_atomic = 14,     \
+	.max_init_rd_atomic = 10, .mtu = 4200, .max_pages = HCA_MAX_PAGES,   \
+	.good_pages = HCA_MAX_PAGES, .page_sizes = 0xfffff000
 
 #define DRIVER(of, number) PLAIN, .name = of, .driver = RDMA_DRIVER_##number
 
