@@ -13,10 +13,12 @@ pub(super) struct Ends {
 }
 
 /// Carries out what two queue pairs have posted: writes with the bytes that were written, and what
-/// completes at the other end.
-pub(super) fn carry_out(kernel: &Kernel, ends: [u32; 2]) {
+/// completes at the other end. Returns whether there was something.
+pub(super) fn carry_out(kernel: &Kernel, ends: [u32; 2]) -> bool {
+    let mut any = false;
     for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
         while let Some(posted) = kernel.take(from, false) {
+            any = true;
             let wr = &posted.wr;
             let mut at = wr.remote_addr;
             for element in &posted.elements {
@@ -37,10 +39,11 @@ pub(super) fn carry_out(kernel: &Kernel, ends: [u32; 2]) {
             }
         }
     }
+    any
 }
 
 impl Ends {
-    fn ends(&self) -> [u32; 2] {
+    pub(super) fn ends(&self) -> [u32; 2] {
         [self.sender.qp().handle(), self.receiver.qp().handle()]
     }
 

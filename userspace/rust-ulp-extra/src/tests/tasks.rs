@@ -4,24 +4,38 @@
 
 use super::asynchronous::{both, on_each, polled};
 use super::extra::stream::{AsyncReceiver, AsyncSender};
-use super::stream::{Carrier, Ends};
+use super::stream::{carry_out, Carrier, Ends};
 use super::*;
-use std::future::poll_fn;
-use std::pin::Pin;
+use std::future::{poll_fn, Future};
+use std::pin::{pin, Pin};
 
 fn ends(ring: usize) -> (Carrier, Ends) {
     let e = super::stream::ends(ring, ring);
     (e.carrier(), e)
 }
 
-fn async_ends(ring: usize) -> (Carrier, AsyncSender, AsyncReceiver) {
-    let (carrier, e) = ends(ring);
-    let (sender, receiver) = (e.sender, e.receiver);
+/// Two ends, and what carries out what they have posted.
+fn async_ends(ring: usize) -> (impl Fn() -> bool, AsyncSender, AsyncReceiver) {
+    let e = super::stream::ends(ring, ring);
+    let (kernel, ends) = (e.kernel.clone(), e.ends());
     (
-        carrier,
-        sender.into_async().unwrap(),
-        receiver.into_async().unwrap(),
+        move || carry_out(&kernel, ends),
+        e.sender.into_async().unwrap(),
+        e.receiver.into_async().unwrap(),
     )
+}
+
+/// Runs a task, and carries out what it posts.
+async fn carried<T>(carry_out: impl Fn() -> bool, task: impl Future<Output = T>) -> T {
+    let mut task = pin!(task);
+    poll_fn(|cx| {
+        let polled = task.as_mut().poll(cx);
+        if carry_out() {
+            cx.waker().wake_by_ref();
+        }
+        polled
+    })
+    .await
 }
 
 fn data() -> Vec<u8> {
@@ -31,60 +45,63 @@ fn data() -> Vec<u8> {
 #[test]
 fn a_stream_in_tasks() {
     on_each(async || {
-        let (_carrier, mut sender, mut receiver) = async_ends(32);
-        let data = data();
-        let send = async {
-            let mut rest = &data[..];
-            while !rest.is_empty() {
-                let n = poll_fn(|cx| {
-                    if rest.len() % 2 == 0 {
-                        tokio::io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, rest)
-                    } else {
-                        futures_io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, rest)
-                    }
-                });
-                rest = &rest[n.await.unwrap()..];
-            }
-            poll_fn(|cx| tokio::io::AsyncWrite::poll_flush(Pin::new(&mut sender), cx))
-                .await
-                .unwrap();
-            poll_fn(|cx| futures_io::AsyncWrite::poll_close(Pin::new(&mut sender), cx))
-                .await
-                .unwrap();
-        };
-        let receive = async {
-            let (mut all, mut some) = (Vec::new(), [0; 7]);
-            loop {
-                let n = if all.len() % 2 == 0 {
-                    let mut out = tokio::io::ReadBuf::new(&mut some);
-                    poll_fn(|cx| {
-                        tokio::io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut out)
-                    })
+        let (carry_out, mut sender, mut receiver) = async_ends(32);
+        let task = async {
+            let data = data();
+            let send = async {
+                let mut rest = &data[..];
+                while !rest.is_empty() {
+                    let n = poll_fn(|cx| {
+                        if rest.len() % 2 == 0 {
+                            tokio::io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, rest)
+                        } else {
+                            futures_io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, rest)
+                        }
+                    });
+                    rest = &rest[n.await.unwrap()..];
+                }
+                poll_fn(|cx| tokio::io::AsyncWrite::poll_flush(Pin::new(&mut sender), cx))
                     .await
                     .unwrap();
-                    out.filled().len()
-                } else {
-                    poll_fn(|cx| {
-                        futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
-                    })
+                poll_fn(|cx| futures_io::AsyncWrite::poll_close(Pin::new(&mut sender), cx))
                     .await
-                    .unwrap()
-                };
-                if n == 0 {
-                    return all;
+                    .unwrap();
+            };
+            let receive = async {
+                let (mut all, mut some) = (Vec::new(), [0; 7]);
+                loop {
+                    let n = if all.len() % 2 == 0 {
+                        let mut out = tokio::io::ReadBuf::new(&mut some);
+                        poll_fn(|cx| {
+                            tokio::io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut out)
+                        })
+                        .await
+                        .unwrap();
+                        out.filled().len()
+                    } else {
+                        poll_fn(|cx| {
+                            futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
+                        })
+                        .await
+                        .unwrap()
+                    };
+                    if n == 0 {
+                        return all;
+                    }
+                    all.extend_from_slice(&some[..n]);
                 }
-                all.extend_from_slice(&some[..n]);
-            }
+            };
+            let ((), all) = both(send, receive).await;
+            assert!(all == data);
+            let error =
+                poll_fn(|cx| tokio::io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, b"x"));
+            assert_eq!(
+                error.await.unwrap_err().kind(),
+                std::io::ErrorKind::NotConnected
+            );
+            assert_eq!(sender.into_inner().in_flight(), 0);
         };
-        let ((), all) = both(send, receive).await;
-        assert!(all == data);
-        let error =
-            poll_fn(|cx| tokio::io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, b"x"));
-        assert_eq!(
-            error.await.unwrap_err().kind(),
-            std::io::ErrorKind::NotConnected
-        );
-        assert_eq!(sender.into_inner().in_flight(), 0);
+        carried(carry_out, task).await;
     });
 }
 
@@ -117,28 +134,31 @@ fn a_stream_of_the_standard_library() {
 #[test]
 fn reads_and_writes_of_a_stream_can_be_dropped_at_any_time() {
     on_each(async || {
-        let (_carrier, mut sender, mut receiver) = async_ends(32);
-        let data = data();
-        let (mut sent, mut got) = (0, Vec::new());
-        for round in 0.. {
-            if got.len() == data.len() {
-                break;
+        let (carry_out, mut sender, mut receiver) = async_ends(32);
+        let task = async {
+            let data = data();
+            let (mut sent, mut got) = (0, Vec::new());
+            for round in 0.. {
+                if got.len() == data.len() {
+                    break;
+                }
+                let write = poll_fn(|cx| {
+                    futures_io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, &data[sent..])
+                });
+                if let Some(n) = polled(round % 3, write).await {
+                    sent += n.unwrap();
+                }
+                let mut some = [0; 11];
+                let read = poll_fn(|cx| {
+                    futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
+                });
+                if let Some(n) = polled(round % 2, read).await {
+                    got.extend_from_slice(&some[..n.unwrap()]);
+                }
             }
-            let write = poll_fn(|cx| {
-                futures_io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, &data[sent..])
-            });
-            if let Some(n) = polled(round % 3, write).await {
-                sent += n.unwrap();
-            }
-            let mut some = [0; 11];
-            let read = poll_fn(|cx| {
-                futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
-            });
-            if let Some(n) = polled(round % 2, read).await {
-                got.extend_from_slice(&some[..n.unwrap()]);
-            }
-        }
-        assert!(got == data);
+            assert!(got == data);
+        };
+        carried(carry_out, task).await;
     });
 }
 
