@@ -135,7 +135,8 @@ pub(super) fn reported(table: &ObjectTable, wrs: &[abi::Wr]) -> u32 {
         }
         queue.1
     };
-    wrs.iter().filter(is_reported).count() as u32
+    let each = wrs.iter().filter(is_reported);
+    each.fold(0, |count: u32, _| count.wrapping_add(1))
 }
 
 /// Room in a completion queue. Dropping it returns the unused room.
