@@ -38,6 +38,11 @@ async fn carried<T>(carry_out: impl Fn() -> bool, task: impl Future<Output = T>)
     .await
 }
 
+async fn read(receiver: &mut AsyncReceiver, out: &mut [u8]) -> usize {
+    let read = poll_fn(|cx| futures_io::AsyncRead::poll_read(Pin::new(&mut *receiver), cx, out));
+    read.await.unwrap()
+}
+
 fn data() -> Vec<u8> {
     (0..3000u32).map(|n| n as u8 ^ (n >> 8) as u8).collect()
 }
@@ -79,11 +84,7 @@ fn a_stream_in_tasks() {
                         .unwrap();
                         out.filled().len()
                     } else {
-                        poll_fn(|cx| {
-                            futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
-                        })
-                        .await
-                        .unwrap()
+                        read(&mut receiver, &mut some).await
                     };
                     if n == 0 {
                         return all;
@@ -149,11 +150,8 @@ fn reads_and_writes_of_a_stream_can_be_dropped_at_any_time() {
                     sent += n.unwrap();
                 }
                 let mut some = [0; 11];
-                let read = poll_fn(|cx| {
-                    futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
-                });
-                if let Some(n) = polled(round % 2, read).await {
-                    got.extend_from_slice(&some[..n.unwrap()]);
+                if let Some(n) = polled(round % 2, read(&mut receiver, &mut some)).await {
+                    got.extend_from_slice(&some[..n]);
                 }
             }
             assert!(got == data);
@@ -168,11 +166,7 @@ fn a_task_reads_the_end_though_the_sender_is_gone() {
         let (_kernel, receiver) = super::stream::ended();
         let mut receiver = receiver.into_async().unwrap();
         for _ in 0..2 {
-            let mut some = [0; 8];
-            let read = poll_fn(|cx| {
-                futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
-            });
-            assert_eq!(read.await.unwrap(), 0);
+            assert_eq!(read(&mut receiver, &mut [0; 8]).await, 0);
         }
     });
 }
