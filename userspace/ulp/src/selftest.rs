@@ -290,7 +290,7 @@ impl Ends {
         let data = pattern(5, INLINE as usize);
         self.from.buffer.write_at(0, &data)?;
         let into = self.to.buffer.slice(..256)?;
-        to.post_recv(Recv::new(into.clone()))?;
+        to.post_recv(Recv::new(into))?;
         from.post(match inline {
             true => SendTo::inline_bytes(&data, &there),
             false => SendTo::new(self.from.buffer.slice(..data.len())?, &there),
