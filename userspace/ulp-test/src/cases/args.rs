@@ -230,8 +230,9 @@ pub fn probes() -> Vec<Probe> {
         },
         Probe {
             writes: false,
+            ends: Some(Errno::ENOTCONN),
             ..probe!(Reject, |set| on_set(&abi::Reject {
-                request: set.file.failed(set.spare)?,
+                request: set.connection,
                 ..abi::Reject::new()
             }))
         },
