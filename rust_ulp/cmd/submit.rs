@@ -62,6 +62,7 @@ pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> R
             size: value.wr_size,
         },
         command: None,
+        cq: value.cq,
         reported: Cell::new(0),
     };
     // Dropped in the other order: the device keeps its completion queue from being used up.

@@ -132,6 +132,7 @@ fn post(
             file: this,
             source,
             command,
+            cq: 0,
             reported: Cell::new(0),
         };
         let mut device = None;

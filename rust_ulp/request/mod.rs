@@ -65,7 +65,9 @@ pub(crate) struct Requests<'a> {
     /// The command of io_uring that completes when they have completed. Without one, they add
     /// entries to completion rings.
     pub(crate) command: Option<&'a PendingCmd>,
-    /// How many of those that were posted add an entry to a completion ring when they succeed. Valid
+    /// The completion queue of which `reported` speaks, or 0.
+    pub(crate) cq: u32,
+    /// How many of those that were posted add an entry to the ring of `cq` when they succeed. Valid
     /// when the queue of the next one was full.
     pub(crate) reported: Cell<u32>,
 }
@@ -162,7 +164,7 @@ impl<'a> Requests<'a> {
             let (more, result) = run::post(&ctx, wrs, outside, &mut scratch);
             if end < count || result == Err(EAGAIN) {
                 let wrs = wrs.get(..more as usize).unwrap_or_default();
-                let reported = run::reported(&table, wrs);
+                let reported = run::reported(&ctx, wrs, self.cq);
                 self.reported
                     .set(self.reported.get().saturating_add(reported));
             }

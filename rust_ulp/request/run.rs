@@ -121,19 +121,24 @@ pub(super) fn post<'s>(
     (posted, Ok(()))
 }
 
-/// Returns how many of the requests `wrs`, which were posted, add an entry to a completion ring when
-/// they succeed.
+/// Returns how many of the requests `wrs`, which were posted, add an entry to the ring of the
+/// completion queue `cq` when they succeed. Sleeps.
 #[inline(never)]
-pub(super) fn reported(table: &ObjectTable, wrs: &[abi::Wr]) -> u32 {
-    let mut queue = (0, false);
+pub(super) fn reported(ctx: &Ctx<'_>, wrs: &[abi::Wr], cq: u32) -> u32 {
+    let Ok(cq) = ctx.table.cq(cq) else {
+        return 0;
+    };
+    let ring: &Ring = cq.ring();
+    let (mut key, mut all_signaled) = (None, None);
     let is_reported = |wr: &&abi::Wr| {
-        if wr.opcode == abi::WR_RECV || wr.flags & abi::SEND_SIGNALED != 0 {
-            return true;
+        if key != Some(key_of(wr)) {
+            key = Some(key_of(wr));
+            // Nothing waits for what completes in another ring or is being flushed.
+            let queue = QueueRun::find(ctx, wr).ok();
+            let queue = queue.filter(|queue| core::ptr::eq(queue.ring, ring));
+            all_signaled = queue.map(|queue| queue.all_signaled);
         }
-        if queue.0 != wr.qp {
-            queue = (wr.qp, table.qp(wr.qp).is_ok_and(|qp| qp.sig_all()));
-        }
-        queue.1
+        all_signaled.is_some_and(|all| all || wr.flags & abi::SEND_SIGNALED != 0)
     };
     let each = wrs.iter().filter(is_reported);
     each.fold(0, |count: u32, _| count.wrapping_add(1))

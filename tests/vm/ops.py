@@ -781,6 +781,18 @@ def test_stops_when_full(r):
     ends = ulp.until(lambda: error_of(a.file.submit, [a.write(b, 8, user_data=total)]) == "none")
     r.equal("... and it finds room when they have completed", (ends, a.cq.wait(1)[0].user_data), (True, total))
 
+    elsewhere = Qp(a.file, a.pd, Cq(a.file, 8))
+    elsewhere.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=a.file.port)
+    receive = elsewhere.wr("RECV", a.buffer, 0, 8)
+    *got, arg = a.file.try_submit([receive, *silent, a.write(b, 8)], cq=a.cq.handle, min_complete=1, timeout_ns=hang)
+    r.equal(
+        "with a receive that completes in another completion queue it waits for nothing",
+        (got, arg.wait_error, arg.completed),
+        (["none", 1 + depth, "EAGAIN"], 0, 0),
+    )
+    ends = ulp.until(lambda: error_of(a.file.submit, [a.write(b, 8, user_data=total)]) == "none")
+    r.equal("... and the queue has room when its writes have completed", (ends, a.cq.wait(1)[0].user_data), (True, total))
+
     # The peer has no receives: nothing completes.
     spare = Buffer(a.file, a.pd, 4096)
     spare.map[:4096] = pattern(6, 4096)
