@@ -239,14 +239,17 @@ impl FastRegQp {
     }
 }
 
-// SAFETY: The domain does not change, and `run` returns when the device is done with the request.
+// SAFETY: The domain does not change. `run` returns when the device is done with the request or its
+// queue pair has ended; of one that the driver did not destroy, `Pd::destroy_qp` has leaked the
+// domain.
 unsafe impl Register for FastRegQp {
     fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
     unsafe fn register(&self, mr: *mut bindings::ib_mr, key: u32, access: u32) -> Result {
-        // SAFETY: By the requirement. `run` returns when the request is done.
+        // SAFETY: By the requirement. `run` returns when the request is done, or the domain is leaked:
+        // then `Region::end` keeps the region.
         self.run(&unsafe { Operation::register(mr, key, access) })
     }
 

@@ -76,7 +76,8 @@ pub(crate) mod access {
 /// # Safety
 ///
 /// [`Self::pd`] always returns the same domain, and what [`Self::register`] has posted is done when
-/// it returns.
+/// it returns, unless the driver does not give up the queue pair: then the domain is leaked, see
+/// [`Pd::is_leaked`].
 ///
 /// ```
 /// fn device_of(register: &dyn Register) -> &device::Device {
@@ -373,7 +374,8 @@ mod state {
     pub(super) const LIVE: u32 = 0;
     /// A thread revokes it.
     pub(super) const ENDING: u32 = 1;
-    /// Its key is invalid. The driver has refused to deregister it.
+    /// Its key is invalid. The driver has refused to deregister it, or to destroy the queue pair that
+    /// was to register it.
     pub(super) const INVALID: u32 = 2;
     /// It is deregistered, and its pointer is dangling.
     pub(super) const GONE: u32 = 3;
@@ -408,6 +410,10 @@ impl Region {
         // SAFETY: The region is valid, by the requirement.
         let rkey = unsafe { bindings::rust_ulp_h_mr_rkey(self.ptr.as_ptr()) };
         let mut invalid = !self.registered;
+        if invalid && self.fast_reg.pd().is_leaked() {
+            // A queue pair that the driver did not destroy may register it later.
+            return state::INVALID;
+        }
         if !invalid && self.fast_reg.pd().device().invalidates_first() {
             invalid = self.fast_reg.invalidate(rkey).is_ok();
         }

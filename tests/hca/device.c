@@ -32,9 +32,9 @@ unsigned int hca_fail_command;
 EXPORT_SYMBOL_GPL(hca_fail_command);
 PARAM(fail_command, uint, 0644, "the n-th command fails, 0 for none");
 
-static char fail_name[16];
+static char fail_name[32];
 module_param_string(fail_name, fail_name, sizeof(fail_name), 0644);
-MODULE_PARM_DESC(fail_name, "only commands of this name count for it");
+MODULE_PARM_DESC(fail_name, "only commands of these names count for it");
 
 static unsigned int hca_command_us;
 unsigned int hca_completion_us, hca_context, hca_handler_cpu;
@@ -93,7 +93,7 @@ int hca_command(struct hca *hca, const char *name)
 	if (READ_ONCE(hca->error) && !strstarts(name, "de") &&
 	    strcmp(name, "modify_qp"))
 		return -EIO;
-	if ((!sysfs_streq(fail_name, "") && !sysfs_streq(fail_name, name)) ||
+	if ((!sysfs_streq(fail_name, "") && !strstr(fail_name, name)) ||
 	    (READ_ONCE(hca_fail_command) != UINT_MAX &&
 	     hca_count_down(&hca_fail_command) != 1))
 		return 0;

@@ -25,7 +25,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import connect
 import tracing
 import ulp
-from lifetime import ended, in_background
+from lifetime import ended, in_background, ours
 from memory import bound, endings
 from ops import elements
 from personality import PERSONALITIES
@@ -986,6 +986,13 @@ def test_undestroyed(r):
     a.meet(b)
     a.file.submit([a.write(b, 8)])
     r.equal("... and others work", a.cq.wait(1)[0].status, 0)
+    before = len(ours("mr"))
+    adapter(lose_register=1, fail_name="modify_qp destroy_qp", fail_command=(1 << 32) - 1)
+    said = ended(in_background(b.file.grant, b.buffer))
+    adapter(fail_command=0, fail_name="")
+    now = said, len(ours("mr"))
+    r.equal("a registration that such a queue pair does not carry out: its region stays", now, ("EIO", before + 1))
+    r.check("... and a grant works after that", b.file.grant(b.buffer).rkey)
     a.close()
     b.close()
 
