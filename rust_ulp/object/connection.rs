@@ -675,7 +675,11 @@ impl Connection {
         let id = place.as_ref().ok_or_else(econnreset);
         let agreed = match id.and_then(|id| bring_up(id, &qp, &param)) {
             Ok(agreed) => agreed,
-            Err(err) if err == econnreset() => return Err(self.give_up(&mut place, err)),
+            Err(err) if err == econnreset() => {
+                // As if the handler had heard of that before this call.
+                self.progress.lock().stage = Stage::Gone;
+                return Err(self.give_up(&mut place, err));
+            }
             Err(err) => {
                 self.leave_request();
                 return Err(err);
