@@ -140,14 +140,19 @@ impl Quota {
     /// Returns [`edquot`] when the file has too many entries, or the user of the current process too
     /// many bytes.
     pub(crate) fn take(self: &Arc<Self>, entries: u32, bytes: u64) -> Result<QuotaCharge> {
-        let user = self.users.charge(0, bytes)?;
-        let mut used = self.used.load(Relaxed);
-        loop {
+        let with_queue = |used: i64| {
             let after = used.saturating_add(entries.into());
             if after > self.limit.into() {
                 return Err(edquot());
             }
-            match self.used.cmpxchg(used, after, Relaxed) {
+            Ok(after)
+        };
+        let mut used = self.used.load(Relaxed);
+        // Before other files of the user could lack these bytes.
+        with_queue(used)?;
+        let user = self.users.charge(0, bytes)?;
+        loop {
+            match self.used.cmpxchg(used, with_queue(used)?, Relaxed) {
                 Ok(_) => break,
                 Err(now) => used = now,
             }
