@@ -202,7 +202,9 @@ impl CqRing for Ring {
     }
 
     fn write(&self, slot: u32, cqe: &abi::Cqe) {
-        // No entry crosses the border of a page, beyond which `Pages::write` does not write.
+        // No entry crosses the border of a page, beyond which `Pages::write` does not write: they have
+        // one size, which divides that of a page.
+        const _: () = assert!(abi::CQE_SIZE_V1 as usize == size_of::<abi::Cqe>());
         const _: () = assert!(PAGE_SIZE % size_of::<abi::Cqe>() == 0);
         // As far as user space knows it.
         if let Some(known) = cqe.as_bytes().get(..self.entry_size as usize) {
