@@ -62,7 +62,7 @@
  *   EINTR, ETIME  a signal arrived, or the time ran out
  *  a command that takes the path to a peer:
  *   EHOSTUNREACH, ENETUNREACH  there is no route, or a local one without an interface
- *   EINVAL      the address has no GRH on Ethernet
+ *   EINVAL      the address has no GRH on Ethernet; one of its GIDs is IPv4, the other IPv6
  *   ENOENT      the port or GID index does not exist, or this file may not use it
  *   ETIMEDOUT   the link-layer address was not resolved in time
  *  a command that begins a connection:
@@ -1074,7 +1074,7 @@ struct rust_ulp_wr {
  * The kernel posts the requests in order, and stops at the first one that it or the device refuses:
  * the @posted requests before that one are posted, that one and those after it are not. If the
  * errno is EAGAIN and @posted is not 0, it returns 0, and waits for no more completions than those
- * requests make. Else it fails with that errno, and does not wait; @posted, @stop_error are valid.
+ * requests make there. Else it fails with it, and does not wait; @posted, @stop_error are valid.
  *
  * @wait_error is 0 or says what ended the wait: -ETIME, -EINTR (a signal, or task work of an
  * io_uring), -EIO (see RUST_ULP_CQ_ERROR), -ENODEV, or -ENOENT (another thread destroyed @cq).

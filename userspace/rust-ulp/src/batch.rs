@@ -408,7 +408,8 @@ impl<'a, T: Transport> QpBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`Self::submit`], if a queue was full after the first request only when it has slept;
+    /// As [`Self::submit`]. If a queue was full after the first request, it has slept first, but for
+    /// no more completions than the posted requests make there: for none if all are unsignaled.
     /// [`Error::Timeout`] if there are fewer completions within `timeout`: then everything was
     /// posted.
     pub fn submit_and_wait(&mut self, min: u32, timeout: Duration) -> Result<usize> {
