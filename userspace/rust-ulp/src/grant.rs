@@ -192,11 +192,11 @@ info! {
     pub struct GrantInfo(arg: &abi::GrantQuery) {
         /// The state.
         pub state: GrantState = GrantState::from_code(arg.state),
-        /// Returns the offset of its first byte in the buffer.
+        /// The offset of its first byte in the buffer.
         pub offset: u64,
         /// Bytes.
         pub len: u64 = arg.length,
-        /// Returns the rights that it gives.
+        /// The rights that it gives.
         pub access: Access = Access::from_bits_truncate(arg.access),
         /// The key; [`None`] when the grant has ended.
         pub rkey: Option<u32> = (arg.rkey != 0).then_some(arg.rkey),

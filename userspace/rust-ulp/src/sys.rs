@@ -76,7 +76,7 @@ impl Process {
     }
 }
 
-/// Returns the file behind a descriptor of this process, for the fake kernel.
+/// Returns the file behind a descriptor of this process, for the stub of the kernel.
 #[cfg(test)]
 pub(crate) fn look_up(fd: RawFd) -> Result<OwnedFd, Errno> {
     if fd < 0 {

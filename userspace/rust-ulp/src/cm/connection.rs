@@ -30,7 +30,7 @@ info! {
         pub state: State = State::from_code(arg.state),
         /// The address of this side.
         pub local: SocketAddr = from_abi(&arg.local),
-        /// Returns the address of the other side.
+        /// The address of the other side.
         pub peer: SocketAddr = from_abi(&arg.peer),
         /// The parameters that both sides agreed on.
         pub params: Params = Params::new(&arg.param),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The sources of rust-ulp-extra, over this crate and its fake kernel. For them this crate is
+//! The sources of rust-ulp-extra, over this crate and its stub of the kernel. For them this crate is
 //! `rust_ulp`.
 
 // Theirs is the same, but does not notice what must take no lock.
