@@ -680,7 +680,7 @@ impl Selftest {
     fn try_device(&self) -> Result<Report> {
         let from = match self.device.open() {
             Ok(from) => from,
-            Err(error) => {
+            Err(error @ (Error::NoDevice { .. } | Error::Unsupported { .. })) => {
                 let devices = rdma::devices(self.device.name.as_deref()).unwrap_or_default();
                 let refused = devices
                     .iter()
@@ -688,6 +688,7 @@ impl Selftest {
                 let (device, why) = refused.ok_or(error)?;
                 return Report::refused(device, why);
             }
+            Err(error) => return Err(error.into()),
         };
         let to = self.to.as_deref().map(Device::open).transpose()?;
         let devices = rdma::devices(Some(from.name()))?;
