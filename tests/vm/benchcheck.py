@@ -611,7 +611,7 @@ def hostile():
     config = json.loads(bench("register -n 1 --format json").stdout)["config"]
     hello = {
         "magic": "ulp bench",
-        "version": 8,
+        "version": 9,
         "config": config | {"test": "write", "metric": "rate", "sizes": [8], "depth": 8, "list": 8},
     }
 

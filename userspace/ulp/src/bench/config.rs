@@ -142,7 +142,7 @@ pub enum Amount {
 }
 
 /// The version of [`Config`] and of the messages between client and server.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// The largest message that a client may request of a server.
 pub const MAX_SIZE: u32 = 16 << 20;
