@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""/dev/rust_ulp from Python, by the constants and structs of abi.py, which is made of the C header.
+"""/dev/rust_ulp from Python, by the constants and structs of abi.py, which scripts/abi --python makes of the C header.
 
 Nothing here is shared with the Rust crate: when both are wrong about the ABI, they are wrong in the
 same header only.
@@ -21,6 +21,8 @@ import subprocess
 import sys
 import time
 
+# In a guest it is beside this file.
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../build/abi"))
 from abi import N, OUT, S, SIZES  # noqa: F401 # OUT is for the modules that import this one
 from personality import HERE
 
