@@ -92,6 +92,16 @@ usage_error() {
 	exit 2
 }
 
+# show_help "$@": prints how it goes, and ends the script, where the first argument asks for that.
+show_help() {
+	case ${1:-} in
+	-h | --help)
+		usage
+		exit 0
+		;;
+	esac
+}
+
 # need_value OPTION COUNT: an option at the end of the line lacks its value.
 need_value() { [ "$2" -ge 2 ] || usage_error "$1 needs a value"; }
 
