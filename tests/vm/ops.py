@@ -791,7 +791,7 @@ def test_stops_when_full(r):
         (["none", 1 + depth, "EAGAIN"], 0, 0),
     )
     ends = ulp.until(lambda: error_of(a.file.submit, [a.write(b, 8, user_data=total)]) == "none")
-    r.equal("... and the queue has room when its writes have completed", (ends, a.cq.wait(1)[0].user_data), (True, total))
+    r.equal("... and the queue has room when they have completed", (ends, a.cq.wait(1)[0].user_data), (True, total))
 
     # The peer has no receives: nothing completes.
     spare = Buffer(a.file, a.pd, 4096)
