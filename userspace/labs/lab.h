@@ -53,6 +53,8 @@ static inline FILE *lab_connect(const char *address)
 	const char *colon = strrchr(address, ':');
 	int fd;
 
+	/* What it prints before it hangs or crashes is shown, too. */
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (!colon || (size_t)(colon - address) >= sizeof(host))
 		lab_die("%s is no ADDRESS:PORT", address);
 	memcpy(host, address, colon - address);
