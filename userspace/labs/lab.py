@@ -16,6 +16,7 @@ import os
 import random
 import re
 import select
+import shlex
 import signal
 import socket
 import struct
@@ -44,6 +45,14 @@ class Failed(Exception):
     def __init__(self, key, seen, expected):
         super().__init__(key)
         self.key, self.seen, self.expected = key, str(seen), str(expected)
+
+
+def split(key, command):
+    """The words of a command of the learner's."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise Failed(key, f"{command}: {error}", say("a command")) from error
 
 
 def expect(key, good, seen, expected):
