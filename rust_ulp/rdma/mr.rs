@@ -386,6 +386,8 @@ struct Region {
     ptr: NonNull<bindings::ib_mr>,
     /// The number of entries of its table of pages.
     entries: u32,
+    /// Whether the device was asked to register it.
+    asked: bool,
     /// Whether the device has registered it.
     registered: bool,
     /// One of [`state`].
@@ -410,7 +412,7 @@ impl Region {
         // SAFETY: The region is valid, by the requirement.
         let rkey = unsafe { bindings::rust_ulp_h_mr_rkey(self.ptr.as_ptr()) };
         let mut invalid = !self.registered;
-        if invalid && self.fast_reg.pd().is_leaked() {
+        if self.asked && invalid && self.fast_reg.pd().is_leaked() {
             // A queue pair that the driver did not destroy may register it later.
             return state::INVALID;
         }
@@ -542,6 +544,7 @@ impl Memory {
             region: Some(Region {
                 ptr,
                 entries: layout.entries(&pd.device().attributes()),
+                asked: false,
                 registered: false,
                 state: Atomic::new(state::LIVE),
                 fast_reg: fast_reg.clone(),
@@ -556,6 +559,9 @@ impl Memory {
         memory.lkey = unsafe { bindings::rust_ulp_h_mr_lkey(ptr.as_ptr()) };
         // SAFETY: As above.
         memory.rkey = unsafe { bindings::rust_ulp_h_mr_rkey(ptr.as_ptr()) };
+        if let Some(region) = &mut memory.region {
+            region.asked = true;
+        }
         // SAFETY: The region is mapped, and nobody accesses it before this returns.
         unsafe { fast_reg.register(ptr.as_ptr(), memory.lkey, access) }?;
         if let Some(region) = &mut memory.region {
