@@ -240,7 +240,12 @@ impl Server {
         match self.listener.accept(TICK) {
             Ok(incoming) => {
                 // One that does not say what it should is no matter of the server.
-                scope.spawn(move || self.welcome(incoming).ok());
+                let welcome = move || self.welcome(incoming).ok();
+                // Without a thread for it, the client finds its connection closed.
+                let spawned = std::thread::Builder::new().spawn_scoped(scope, welcome);
+                if spawned.is_err() {
+                    std::thread::sleep(TICK);
+                }
                 Ok(())
             }
             Err(rust_ulp::Error::Timeout { .. }) => Ok(()),

@@ -106,10 +106,14 @@ pub fn run(addr: &str, stop: &AtomicBool) -> io::Result<()> {
             continue;
         };
         let map = map.clone();
-        std::thread::spawn(move || {
+        let session = move || {
             let _ = tcp.set_nonblocking(false);
             serve(tcp, &map)
-        });
+        };
+        // Without a thread for it, the client finds its connection closed.
+        if std::thread::Builder::new().spawn(session).is_err() {
+            std::thread::sleep(TICK);
+        }
     }
     Ok(())
 }
