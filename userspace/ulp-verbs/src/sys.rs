@@ -747,8 +747,12 @@ impl QueuePair {
         self.modify(&mut attr, mask(&[ib::ibv_qp_attr_mask::IBV_QP_STATE]))
     }
 
-    /// `ibv_post_send` of a list.
+    /// `ibv_post_send` of a list. Fails with `ENOTCONN` for datagrams before [`Self::connect`].
     pub fn post(&self, room: &mut Requests, list: impl Iterator<Item = Request>) -> Result<()> {
+        if self.transport == Transport::Ud && self.to.get().is_none() {
+            // Providers read the address handle of each datagram.
+            return Err(Error::new("ibv_post_send", libc::ENOTCONN));
+        }
         room.sends.clear();
         room.sges.clear();
         for request in list {

@@ -165,8 +165,13 @@ impl Id {
         self.channel.expect(want, "rdma_resolve_addr", timeout)
     }
 
-    /// `rdma_resolve_route`, and its event.
+    /// `rdma_resolve_route`, and its event. Fails with `ENOTCONN` before [`Self::resolve_addr`].
     pub fn resolve_route(&self, timeout: Duration) -> Result<()> {
+        // SAFETY: The identifier exists by the type invariants.
+        if unsafe { (*self.id.as_ptr()).verbs.is_null() } {
+            // librdmacm reads the device of this context.
+            return Err(Error::new("rdma_resolve_route", libc::ENOTCONN));
+        }
         let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         // SAFETY: The identifier exists by the type invariants.
         let ret = unsafe { ib::rdma_resolve_route(self.id.as_ptr(), ms) };
