@@ -14,6 +14,12 @@ u32 rust_ulp_h_uring_op(const struct io_uring_cmd *cmd)
 	return cmd->cmd_op;
 }
 
+/* Returns the uring_cmd_flags of the entry. */
+u32 rust_ulp_h_uring_flags(const struct io_uring_cmd *cmd)
+{
+	return cmd->flags & IORING_URING_CMD_MASK;
+}
+
 /* User space may change the entry at any time, so the caller checks and uses the copy only. */
 void rust_ulp_h_uring_copy(const struct io_uring_cmd *cmd, void *to, size_t len)
 {

@@ -86,6 +86,8 @@ pub(crate) fn issue(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
     // On a disassociated file ENODEV takes precedence over other errors.
     match this.device() {
         Ok(device) if device.is_gone() => cmd.refuse(ENODEV),
+        // No buffer is registered here or chosen.
+        Ok(_) if cmd.has_flags() => cmd.refuse(EINVAL),
         Ok(_) => dispatch(this, cmd),
         Err(error) => cmd.refuse(error),
     }

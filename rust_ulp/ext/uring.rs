@@ -313,6 +313,12 @@ impl UringCmd<'_> {
         unsafe { bindings::rust_ulp_h_uring_op(self.cmd.as_ptr()) }
     }
 
+    /// Returns whether the entry has `uring_cmd_flags`, which the core leaves to this file.
+    pub(crate) fn has_flags(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::rust_ulp_h_uring_flags(self.cmd.as_ptr()) != 0 }
+    }
+
     /// Copies the struct in the entry, once, since user space can write to the entry. Fails with
     /// [`EINVAL`] when the struct is longer than the commands of this ring, and with [`E2BIG`] when
     /// a byte of the command after the struct is not zero.

@@ -1140,7 +1140,7 @@ struct rust_ulp_cq_eventfd {
  * ---- io_uring
  *
  * IORING_OP_URING_CMD on the same file submits the same requests. cmd_op is one of these numbers,
- * and the command bytes of the entry are one of the structs below, followed by zeros, else E2BIG.
+ * uring_cmd_flags is 0, else EINVAL, and the command bytes a struct below and zeros, else E2BIG.
  * Their result is 0 or more on success: the bytes of a receive, read or atomic, the posted requests
  * of a batch, the canceled ones of a CANCEL; -EREMOTEIO of a request that completed with a status;
  * or -errno of one that was refused, as by SUBMIT. With IORING_SETUP_CQE32, the first extra word

@@ -1106,10 +1106,10 @@ class Uring:
         """That of the last one."""
         return self.extras[-1]
 
-    def prepare(self, fd, op, command, _undo, flags=0):
-        """Puts one entry there: IORING_OP_URING_CMD, with these flags."""
+    def prepare(self, fd, op, command, _undo, flags=0, cmd_flags=0):
+        """Puts one entry there: IORING_OP_URING_CMD, with these flags of the entry and of the command."""
         at = self.sq_tail.value & self.sq_mask
-        sqe = struct.pack("=BBHiQQIIQHHi", 46, flags, 0, fd, op, 0, 0, 0, 1, 0, 0, 0) + command
+        sqe = struct.pack("=BBHiQQIIQHHi", 46, flags, 0, fd, op, 0, 0, cmd_flags, 1, 0, 0, 0) + command
         self.sqes[at * self.sqe : (at + 1) * self.sqe] = sqe.ljust(self.sqe, b"\0")
         self.word(self.array + 4 * at).value = at
         self.sq_tail.value = (self.sq_tail.value + 1) & 0xFFFFFFFF

@@ -25,6 +25,7 @@ BATCHES, SINGLES = 512, 8
 LINKED = 64
 ROUNDS = ulp.count("ULP_ROUNDS", 40, 4)
 IOSQE_IO_LINK, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS = 1 << 2, 1 << 4, 1 << 6
+URING_CMD_FIXED = 1 << 0
 FLUSHED = 5
 REFUSED_ACCESS = 10
 FAILED = -errno.EREMOTEIO
@@ -106,9 +107,9 @@ def test_posted(r):
         uring = Uring(small=small)
         size = f"entries of {uring.sqe} bytes"
 
-        def run(*commands, flags=0, fd=a.file.fd, late=False, uring=uring):
+        def run(*commands, flags=0, fd=a.file.fd, late=False, uring=uring, cmd_flags=0):
             for command in commands:
-                uring.prepare(fd, N["URING_BATCH"], command, None, flags=flags)
+                uring.prepare(fd, N["URING_BATCH"], command, None, flags=flags, cmd_flags=cmd_flags)
             call = uring.enter(len(commands), 0)
             return call.function(*call.args), [res for _, res in (uring.wait(len(commands)) if late else uring.reap())]
 
@@ -147,6 +148,7 @@ def test_posted(r):
             ("none", post([]), errno.EINVAL),
             ("a flag", post(writes(1), ring=N["URING_RING"] | 2), errno.EINVAL),
             ("a file that has no such queue pair", post(writes(1), fd=other.fd), errno.ENOENT),
+            ("a registered buffer", post(writes(1), cmd_flags=URING_CMD_FIXED), errno.EINVAL),
         ):
             r.equal(f"{size}: {what}", got, (1, [-want]))
         r.equal("nothing was posted", a.cq.reap(), [])
