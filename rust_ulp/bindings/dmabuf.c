@@ -27,11 +27,29 @@ int rust_ulp_h_dmabuf_get(int fd, struct rust_ulp_h_dmabuf *out)
 	return 0;
 }
 
+static enum dma_data_direction direction(const struct rust_ulp_h_dmabuf *buf)
+{
+	return buf->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
+}
+
+/* Maps an attachment for its device, as ib_umem_dmabuf_get_pinned_and_lock() does. */
+static int map_for_device(struct rust_ulp_h_dmabuf *buf,
+			  struct dma_buf_attachment *attach)
+{
+	struct sg_table *sgt = dma_buf_map_attachment(attach, direction(buf));
+
+	if (IS_ERR(sgt))
+		return PTR_ERR(sgt);
+	buf->sgt = sgt;
+	return 0;
+}
+
 /* Maps a dma-buf into the kernel. The core warns when the exporter fails. */
-int rust_ulp_h_dmabuf_vmap(struct rust_ulp_h_dmabuf *buf)
+static int map_for_kernel(struct rust_ulp_h_dmabuf *buf,
+			  struct dma_buf_attachment *attach)
 {
 	struct iosys_map map;
-	int err = dma_buf_vmap_unlocked(buf->buf, &map);
+	int err = dma_buf_vmap(attach->dmabuf, &map);
 
 	if (err)
 		return err;
@@ -40,47 +58,53 @@ int rust_ulp_h_dmabuf_vmap(struct rust_ulp_h_dmabuf *buf)
 	return 0;
 }
 
-static enum dma_data_direction direction(const struct rust_ulp_h_dmabuf *buf)
+static void unmap(struct rust_ulp_h_dmabuf *buf,
+		  struct dma_buf_attachment *attach)
 {
-	return buf->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
+	/* The core compares this with what it has mapped. */
+	struct iosys_map map = { .vaddr = buf->vaddr,
+				 .is_iomem = buf->is_iomem };
+
+	if (buf->sgt)
+		dma_buf_unmap_attachment(attach, buf->sgt, direction(buf));
+	else
+		dma_buf_vunmap(attach->dmabuf, &map);
 }
 
-/* Pins and maps an attachment, as ib_umem_dmabuf_get_pinned_and_lock() does. */
+/* Pins what is attached, and maps it. */
 static int map_pinned(struct rust_ulp_h_dmabuf *buf,
-		      struct dma_buf_attachment *attach)
+		      struct dma_buf_attachment *attach, bool for_kernel)
 {
-	struct dma_resv *resv = attach->dmabuf->resv;
-	struct sg_table *sgt;
 	long err;
 
 	err = dma_buf_pin(attach);
 	if (err)
 		return err;
-	sgt = dma_buf_map_attachment(attach, direction(buf));
-	if (IS_ERR(sgt)) {
-		dma_buf_unpin(attach);
-		return PTR_ERR(sgt);
-	}
+	err = for_kernel ? map_for_kernel(buf, attach) :
+			   map_for_device(buf, attach);
+	if (err)
+		goto unpin;
 	/* The exporter may still be moving the data to this place. */
-	err = dma_resv_wait_timeout(resv, DMA_RESV_USAGE_KERNEL, true,
-				    MAX_SCHEDULE_TIMEOUT);
-	if (err < 0) {
-		dma_buf_unmap_attachment(attach, sgt, direction(buf));
-		dma_buf_unpin(attach);
-		return err;
-	}
-	buf->sgt = sgt;
-	return 0;
+	err = dma_resv_wait_timeout(attach->dmabuf->resv, DMA_RESV_USAGE_KERNEL,
+				    true, MAX_SCHEDULE_TIMEOUT);
+	if (err >= 0)
+		return 0;
+	unmap(buf, attach);
+unpin:
+	dma_buf_unpin(attach);
+	return err;
 }
 
 /*
- * Attaches a dma-buf for DMA. As ib_umem_dmabuf_get_pinned() has it, the memory may be behind PCIe,
- * without struct pages, and the exporter does not move it until it is closed. An attachment that a
- * device does not give up stays, longer than the module, and the exporter reads its operations
- * (dma-buf.c:dma_buf_invalidate_mappings).
+ * Attaches a dma-buf, and maps it for @dev or into the kernel. The exporter does not move the memory
+ * until it is closed: some keep in place what is mapped into the kernel only while it is attached
+ * (drm_prime.c:drm_gem_map_attach, which pins, and drm_gem_dmabuf_vmap, which does not), others while
+ * it is pinned. As ib_umem_dmabuf_get_pinned() has it, memory of a device may be behind PCIe, without
+ * struct pages. An attachment that a device does not give up stays, longer than the module, and the
+ * exporter reads its operations (dma-buf.c:dma_buf_invalidate_mappings).
  */
 int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
-			     bool write)
+			     bool write, bool for_kernel)
 {
 	struct dma_buf_attachment *attach;
 	struct dma_buf_attach_ops *ops;
@@ -89,7 +113,7 @@ int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
 	ops = kzalloc_obj(*ops, GFP_KERNEL_ACCOUNT);
 	if (!ops)
 		return -ENOMEM;
-	ops->allow_peer2peer = true;
+	ops->allow_peer2peer = !for_kernel;
 	attach = dma_buf_dynamic_attach(buf->buf, dev, ops, NULL);
 	if (IS_ERR(attach)) {
 		kfree(ops);
@@ -97,7 +121,7 @@ int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
 	}
 	buf->write = write;
 	dma_resv_lock(attach->dmabuf->resv, NULL);
-	err = map_pinned(buf, attach);
+	err = map_pinned(buf, attach, for_kernel);
 	dma_resv_unlock(attach->dmabuf->resv);
 	if (err) {
 		dma_buf_detach(buf->buf, attach);
@@ -112,22 +136,17 @@ int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
 /* Removes the mapping, if there is one, and drops the reference. */
 void rust_ulp_h_dmabuf_close(struct rust_ulp_h_dmabuf *buf)
 {
-	/* The core compares this with what it has mapped. */
-	struct iosys_map map = { .vaddr = buf->vaddr,
-				 .is_iomem = buf->is_iomem };
 	struct dma_buf *dmabuf = buf->buf;
 
 	if (!dmabuf)
 		return;
 	if (buf->attach) {
 		dma_resv_lock(dmabuf->resv, NULL);
-		dma_buf_unmap_attachment(buf->attach, buf->sgt, direction(buf));
+		unmap(buf, buf->attach);
 		dma_buf_unpin(buf->attach);
 		dma_resv_unlock(dmabuf->resv);
 		dma_buf_detach(dmabuf, buf->attach);
 		kfree(buf->ops);
-	} else if (buf->vaddr) {
-		dma_buf_vunmap_unlocked(dmabuf, &map);
 	}
 	dma_buf_put(dmabuf);
 }

@@ -107,8 +107,8 @@ struct rust_ulp_h_mapping {
 /* A dma-buf, which may be mapped into the kernel or for a device. */
 struct rust_ulp_h_dmabuf {
 	void *buf; /* struct dma_buf */
-	void *attach; /* struct dma_buf_attachment, when mapped for a device */
-	struct sg_table *sgt; /* set with @attach */
+	void *attach; /* struct dma_buf_attachment, when mapped */
+	struct sg_table *sgt; /* set when mapped for a device */
 	void *ops; /* struct dma_buf_attach_ops, set with @attach */
 	void *vaddr; /* set when mapped into the kernel */
 	size_t size;
@@ -185,6 +185,7 @@ void rust_ulp_h_uring_complete(struct io_uring_cmd *cmd);
 
 int rust_ulp_chardev_register(const char *name, u16 mode);
 void rust_ulp_chardev_unregister(void);
+struct device *rust_ulp_chardev_device(void);
 
 /* A file in debugfs; @show prints it. */
 struct rust_ulp_h_debugfs_file {

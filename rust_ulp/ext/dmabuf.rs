@@ -3,9 +3,10 @@
 //! Dma-bufs, the memory of other drivers.
 //!
 //! A software device needs the CPU's mapping, since it copies by the CPU; then only system memory
-//! has pages that can be registered. A device that performs DMA is attached instead, and gets
-//! addresses of its own. Either mapping is kept while the pages are used, and the exporter does not
-//! move the memory during that time.
+//! has pages that can be registered. A device that performs DMA gets addresses of its own. Either
+//! mapping is kept while the pages are used, and so is an attachment that pins the memory: of a
+//! mapping alone, the exporter may move what it maps (drivers/gpu/drm/ttm/ttm_bo.c:ttm_bo_swapout_cb
+//! looks at pins only).
 //!
 //! C header: [`include/linux/dma-buf.h`](srctree/include/linux/dma-buf.h)
 
@@ -32,13 +33,12 @@ use kernel::{
 /// # Invariants
 ///
 /// `raw` is zero, or `rust_ulp_h_dmabuf_get` filled it, and this value owns the reference. Then
-/// either `rust_ulp_h_dmabuf_vmap` may have mapped it, or `rust_ulp_h_dmabuf_attach`, for a device
-/// that a driver is bound to until `bound` is released. A value that has released it is never
-/// dropped.
+/// `rust_ulp_h_dmabuf_attach` may have mapped it: into the kernel, or for a device that a driver is
+/// bound to until `bound` is released. A value that has released it is never dropped.
 pub(super) struct DmaBuf {
     raw: bindings::rust_ulp_h_dmabuf,
     bound: Option<Arc<dyn Bound>>,
-    /// The device of the attachment, whose name the core shows as long as it exists.
+    /// The device that is attached, whose name the core shows as long as it exists.
     device: Option<ARef<Device>>,
 }
 
@@ -99,12 +99,27 @@ impl Import {
     }
 }
 
-// SAFETY: The mapping is removed under the reservation lock of the buffer, which
-// `dma_buf_vunmap_unlocked` takes (drivers/dma-buf/dma-buf.c:dma_buf_vunmap_unlocked), and
-// `rust_ulp_h_dmabuf_close` for an attachment.
+// SAFETY: `rust_ulp_h_dmabuf_close` removes the mapping under the reservation lock of the buffer.
 unsafe impl Send for DmaBuf {}
 // SAFETY: As above. A shared reference gives access to nothing.
 unsafe impl Sync for DmaBuf {}
+
+/// Returns the character device, which does no DMA; [`None`] when it is not registered. Sleeps.
+fn character_device() -> Option<ARef<Device>> {
+    // SAFETY: Nothing but a call.
+    let ptr = NonNull::new(unsafe { bindings::rust_ulp_chardev_device() })?;
+    // SAFETY: The call returned a reference, and the type is transparent.
+    Some(unsafe { ARef::from_raw(ptr.cast()) })
+}
+
+/// Returns the errno of a mapping: a signal may arrive during the wait for the fences of the exporter.
+fn interrupted(err: Error) -> Error {
+    if err == ERESTARTSYS {
+        EINTR
+    } else {
+        err
+    }
+}
 
 impl Drop for DmaBuf {
     fn drop(&mut self) {
@@ -132,7 +147,7 @@ impl DmaBuf {
         Ok(buf)
     }
 
-    /// Maps a dma-buf into the kernel. Sleeps. Fails as
+    /// Pins a dma-buf, and maps it into the kernel. Sleeps. Fails as
     /// [`Pages::import`](super::pages::Pages::import) does.
     pub(super) fn open(what: &Import) -> Result<Self> {
         let mut buf = Self::get(what)?;
@@ -140,9 +155,16 @@ impl DmaBuf {
         if !buf.raw.has_vmap {
             return Err(eopnotsupp());
         }
-        // SAFETY: The struct has a dma-buf, which it has not mapped. A call that fails does not
-        // change the struct, and closing it then drops the reference alone.
-        to_result(unsafe { bindings::rust_ulp_h_dmabuf_vmap(&mut buf.raw) })?;
+        let device = character_device().ok_or(ENODEV)?;
+        let raw = core::ptr::from_ref(&*device).cast_mut().cast();
+        buf.device = Some(device);
+        // SAFETY: The struct has a dma-buf, which it has not mapped, and the type of the device is
+        // transparent. A call that fails attaches nothing, and closing the struct then drops the
+        // reference alone.
+        to_result(unsafe {
+            bindings::rust_ulp_h_dmabuf_attach(&mut buf.raw, raw, what.write, true)
+        })
+        .map_err(interrupted)?;
         if buf.raw.is_iomem {
             return Err(eopnotsupp());
         }
@@ -167,9 +189,10 @@ impl DmaBuf {
         // SAFETY: The struct has a dma-buf, which it has not mapped, and the type of the device is
         // transparent. By the requirement a driver is bound to it until it is detached. A call that
         // fails attaches nothing, and closing the struct then drops the reference alone.
-        to_result(unsafe { bindings::rust_ulp_h_dmabuf_attach(&mut buf.raw, raw, what.write) })
-            // A signal arrived during the wait for the fences of the exporter.
-            .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })?;
+        to_result(unsafe {
+            bindings::rust_ulp_h_dmabuf_attach(&mut buf.raw, raw, what.write, false)
+        })
+        .map_err(interrupted)?;
         Ok(buf)
     }
 

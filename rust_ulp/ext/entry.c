@@ -7,10 +7,12 @@
  * and in rdma/entry.c. These functions only call the next one.
  */
 #include <linux/compat.h>
+#include <linux/device.h>
 #include <linux/fs.h>
 #include <linux/io_uring/cmd.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include <linux/mutex.h>
 #include <linux/poll.h>
 
 #include "helpers.h"
@@ -81,14 +83,38 @@ static struct miscdevice rust_ulp_misc = {
 	.fops = &rust_ulp_fops,
 };
 
+/* Held while the device comes or goes. Taken before misc_mtx. */
+static DEFINE_MUTEX(rust_ulp_lock);
+
 int rust_ulp_chardev_register(const char *name, u16 mode)
 {
+	int err;
+
+	mutex_lock(&rust_ulp_lock);
 	rust_ulp_misc.name = name;
 	rust_ulp_misc.mode = mode;
-	return misc_register(&rust_ulp_misc);
+	err = misc_register(&rust_ulp_misc);
+	if (err)
+		rust_ulp_misc.this_device = NULL;
+	mutex_unlock(&rust_ulp_lock);
+	return err;
 }
 
 void rust_ulp_chardev_unregister(void)
 {
+	mutex_lock(&rust_ulp_lock);
 	misc_deregister(&rust_ulp_misc);
+	rust_ulp_misc.this_device = NULL;
+	mutex_unlock(&rust_ulp_lock);
+}
+
+/* Returns a reference to the device, NULL when it is not registered. */
+struct device *rust_ulp_chardev_device(void)
+{
+	struct device *dev;
+
+	mutex_lock(&rust_ulp_lock);
+	dev = get_device(rust_ulp_misc.this_device);
+	mutex_unlock(&rust_ulp_lock);
+	return dev;
 }

@@ -260,7 +260,8 @@ impl Pages {
     /// - [`EINVAL`] when the range does not begin with a page, or `fd` is no dma-buf,
     /// - [`EBADF`] when `fd` is not open, [`EACCES`] when it is not open for writing,
     /// - [`EOPNOTSUPP`](super::errno::eopnotsupp) when the exporter has no mapping for the kernel,
-    ///   or not one of system memory.
+    ///   or not one of system memory,
+    /// - [`EINTR`] when a signal arrives, and with the exporter's error.
     pub(crate) fn import(what: &Import) -> Result<Self> {
         let buf = DmaBuf::open(what)?;
         let (offset, len) = what.range(&buf)?;

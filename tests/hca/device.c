@@ -3,8 +3,7 @@
  * The devices: PCI functions of QEMU's `edu`, each with an RDMA device and a
  * netdev.
  *
- * The PCI function is there for its place behind the IOMMU; nothing else of it
- * is used.
+ * The PCI function is there for its place behind the IOMMU alone.
  */
 #include <linux/delay.h>
 #include <linux/etherdevice.h>

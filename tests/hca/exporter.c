@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A dma-buf of memory without struct pages, as the local memory of a graphics adapter is. An ioctl
- * of /dev/ulp_dmabuf returns a descriptor of one, which says that it has as many bytes as the ioctl
- * asks for, if any. More than FRAMES pages are never mapped.
- *
- * i915 maps such memory into the kernel by vmap_pfn(): i915_gem_object_map_pfn(). Nothing is there,
- * and nothing touches it: its frames are behind all memory.
- *
- * amdgpu gives addresses on the bus to importers that can have them and pin it, and no pages:
- * amdgpu_dma_buf_pin(), amdgpu_dma_buf_map(). Here pages are behind them that only this file knows.
+ * Dma-bufs of memory without struct pages, as the local memory of a graphics adapter is. Ioctl 0 of
+ * /dev/ulp_dmabuf returns a descriptor of one, which has as many bytes as its argument says, if any;
+ * more than FRAMES pages are never mapped. i915 maps such memory into the kernel by vmap_pfn():
+ * i915_gem_object_map_pfn(). Nothing is there: its frames are behind all memory. amdgpu gives
+ * addresses on the bus to importers that can have them and pin it: amdgpu_dma_buf_pin(),
+ * amdgpu_dma_buf_map(). Here pages are behind them that only this file knows. The memory of ioctl 1
+ * maps these into the kernel, too, and only a pin keeps it in place.
  */
 #include <linux/dma-buf.h>
 #include <linux/iosys-map.h>
@@ -25,18 +23,25 @@ MODULE_IMPORT_NS("DMA_BUF");
 
 static void *pages;
 
+static DEFINE_SPINLOCK(lock);
+static unsigned int pinned;
+module_param(pinned, uint, 0444);
+MODULE_PARM_DESC(pinned, "pins of exported memory");
+
 /* What is pinned says so in the attachment. */
 static int pin(struct dma_buf_attachment *attachment)
 {
-	if (!attachment->peer2peer)
-		return -EOPNOTSUPP;
+	HCA_LOCK(&lock);
 	attachment->priv = attachment;
+	pinned++;
 	return 0;
 }
 
 static void unpin(struct dma_buf_attachment *attachment)
 {
+	HCA_LOCK(&lock);
 	attachment->priv = NULL;
+	pinned--;
 }
 
 static void unmap_dma_buf(struct dma_buf_attachment *attachment,
@@ -62,7 +67,7 @@ static struct sg_table *map_dma_buf(struct dma_buf_attachment *attachment,
 	dma_addr_t addr;
 	int i;
 
-	if (!attachment->priv)
+	if (!attachment->priv || !attachment->peer2peer)
 		return ERR_PTR(-EOPNOTSUPP);
 	table = kzalloc_obj(*table);
 	if (!table || sg_alloc_table(table, FRAMES, GFP_KERNEL)) {
@@ -92,6 +97,10 @@ static int vmap_frames(struct dma_buf *buf, struct iosys_map *map)
 	void *addr;
 	int i;
 
+	if (buf->priv == pages) {
+		iosys_map_set_vaddr(map, pages);
+		return 0;
+	}
 	for (i = 0; i < FRAMES; i++)
 		frames[i] = FIRST_FRAME + i;
 	addr = vmap_pfn(frames, FRAMES, PAGE_KERNEL);
@@ -103,7 +112,8 @@ static int vmap_frames(struct dma_buf *buf, struct iosys_map *map)
 
 static void vunmap_frames(struct dma_buf *buf, struct iosys_map *map)
 {
-	vunmap(map->vaddr);
+	if (map->vaddr != pages)
+		vunmap(map->vaddr);
 }
 
 static const struct dma_buf_ops ops = {
@@ -127,7 +137,7 @@ static long export(struct file *file, unsigned int command, unsigned long arg)
 	info.ops = &ops;
 	info.size = arg ?: FRAMES * PAGE_SIZE;
 	info.flags = O_RDWR;
-	info.priv = &device;
+	info.priv = command ? pages : &device;
 	buf = dma_buf_export(&info);
 	if (IS_ERR(buf))
 		return PTR_ERR(buf);

@@ -148,8 +148,6 @@ static const struct hca_rules all_rules[] = {
 	},
 	{
 		DRIVER("hip08", HNS),
-		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
-		.no_local_inv = true,
 		/* hw/hns/hns_roce_main.c:hns_roce_query_device: only from HIP09 on. */
 		.max_pages = 0,
 	},
@@ -176,7 +174,6 @@ static const struct hca_rules all_rules[] = {
 		.driver = RDMA_DRIVER_HFI1,
 		/* hw/hfi1/verbs.c:hfi1_register_ib_device */
 		.core_cap = RDMA_CORE_CAP_PROT_IB | RDMA_CORE_CAP_OPA_AH,
-		.ports = 1,
 		/* hw/hfi1/verbs.c:query_port: LIDs have 32 bits. */
 		.lid = 0x1234500,
 		/* hw/hfi1/verbs.c:hfi1_fill_device_attr */

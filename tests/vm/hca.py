@@ -132,11 +132,11 @@ def test_pinned(r):
         b.file.destroy(buffer.handle)
 
 
-def exported(length=0):
-    """A dma-buf of the lab's adapter, of memory without struct pages, which says that it has `length` bytes."""
+def exported(length=0, kind=0):
+    """A dma-buf of the lab's adapter, which says that it has `length` bytes; of kind 1, pages that only a pin keeps."""
     try:
         with open("/dev/ulp_dmabuf") as exporter:
-            return fcntl.ioctl(exporter, 0, length)
+            return fcntl.ioctl(exporter, kind, length)
     except FileNotFoundError:
         if not os.uname().release.endswith("-debug"):
             raise
@@ -158,6 +158,14 @@ def test_frames(r):
         said = error_of(f.call, "BUFFER_IMPORT", pd=f.pd(), fd=fd)
         r.equal(f"BUFFER_IMPORT of {length:#x} such bytes, the limit is {most:#x}", said, want)
         os.close(fd)
+    r.equal("... nothing of them is pinned", adapter_says("pinned"), "0")
+    fd = exported(kind=1)
+    pd = f.pd()
+    buffer = f.call("BUFFER_IMPORT", pd=pd, fd=fd)
+    os.close(fd)
+    r.equal("BUFFER_IMPORT of memory that may move: it is pinned", adapter_says("pinned"), "1")
+    f.destroy(buffer.handle)
+    r.equal("... until it is destroyed", adapter_says("pinned"), "0")
     f.close()
     ulp.shell("rdma link del rxe1")
 
