@@ -45,6 +45,7 @@ use crate::{
         fault, //
     }, //
 };
+use core::cell::Cell;
 use kernel::{
     new_mutex,
     pr_warn_once,
@@ -197,13 +198,13 @@ impl FastRegQp {
         )
     }
 
-    /// Posts one request and waits for it, see [`Loop::status_of`].
+    /// Posts one request, sets `posted`, and waits for it, see [`Loop::status_of`].
     ///
     /// A request that was flushed is posted again, [`Self::TRIES`] times in all: another packet
     /// moved the queue pair to ERR. Where that does not come back, another one takes its place, which
     /// fails as [`Self::new`] does. Fails with [`EIO`] after all tries, or when the device refuses the
     /// request or does not carry it out.
-    fn run(&self, operation: &Operation<'_>) -> Result {
+    fn run(&self, operation: &Operation<'_>, posted: &Cell<bool>) -> Result {
         let mut current = self.current.lock();
         for _ in 0..Self::TRIES {
             if current.is_none() {
@@ -213,6 +214,7 @@ impl FastRegQp {
                 break;
             };
             let waiter = waiter::post(Target::Send(&this.qp), operation, Data::None)?;
+            posted.set(true);
             let late = &self.silence.registrations;
             let most = match late.load(Relaxed) {
                 true => LOOKS_AGAIN,
@@ -247,16 +249,22 @@ unsafe impl Register for FastRegQp {
         &self.pd
     }
 
-    unsafe fn register(&self, mr: *mut bindings::ib_mr, key: u32, access: u32) -> Result {
+    unsafe fn register(
+        &self,
+        mr: *mut bindings::ib_mr,
+        key: u32,
+        access: u32,
+        posted: &Cell<bool>,
+    ) -> Result {
         // SAFETY: By the requirement. `run` returns when the request is done, or the domain is leaked:
         // then `Region::end` keeps the region.
-        self.run(&unsafe { Operation::register(mr, key, access) })
+        self.run(&unsafe { Operation::register(mr, key, access) }, posted)
     }
 
     fn invalidate(&self, rkey: u32) -> Result {
         if !self.pd.device().has_local_inv() {
             return Err(eopnotsupp());
         }
-        self.run(&Operation::invalidate(rkey))
+        self.run(&Operation::invalidate(rkey), &Cell::new(false))
     }
 }

@@ -25,7 +25,10 @@ use crate::{
     },
     logic::chunks, //
 };
-use core::ptr::NonNull;
+use core::{
+    cell::Cell,
+    ptr::NonNull, //
+};
 use kernel::{
     error::{
         from_err_ptr,
@@ -88,12 +91,19 @@ pub(crate) unsafe trait Register: Send + Sync {
     /// Returns the protection domain.
     fn pd(&self) -> &Arc<Pd>;
 
-    /// Registers `mr` with the key `key` and the rights `access`. Sleeps.
+    /// Registers `mr` with the key `key` and the rights `access`. Sets `posted` when a request for
+    /// that was posted. Sleeps.
     ///
     /// # Safety
     ///
     /// `mr` is a mapped region of [`Self::pd`], and lives until this returns.
-    unsafe fn register(&self, mr: *mut bindings::ib_mr, key: u32, access: u32) -> Result;
+    unsafe fn register(
+        &self,
+        mr: *mut bindings::ib_mr,
+        key: u32,
+        access: u32,
+        posted: &Cell<bool>,
+    ) -> Result;
 
     /// Invalidates the key `rkey`. Sleeps. Fails with [`eopnotsupp`] when the driver has no such
     /// request.
@@ -386,8 +396,8 @@ struct Region {
     ptr: NonNull<bindings::ib_mr>,
     /// The number of entries of its table of pages.
     entries: u32,
-    /// Whether the device was asked to register it.
-    asked: bool,
+    /// Whether the request to register it was posted.
+    posted: bool,
     /// Whether the device has registered it.
     registered: bool,
     /// One of [`state`].
@@ -412,7 +422,7 @@ impl Region {
         // SAFETY: The region is valid, by the requirement.
         let rkey = unsafe { bindings::rust_ulp_h_mr_rkey(self.ptr.as_ptr()) };
         let mut invalid = !self.registered;
-        if self.asked && invalid && self.fast_reg.pd().is_leaked() {
+        if self.posted && invalid && self.fast_reg.pd().is_leaked() {
             // A queue pair that the driver did not destroy may register it later.
             return state::INVALID;
         }
@@ -544,7 +554,7 @@ impl Memory {
             region: Some(Region {
                 ptr,
                 entries: layout.entries(&pd.device().attributes()),
-                asked: false,
+                posted: false,
                 registered: false,
                 state: Atomic::new(state::LIVE),
                 fast_reg: fast_reg.clone(),
@@ -559,15 +569,15 @@ impl Memory {
         memory.lkey = unsafe { bindings::rust_ulp_h_mr_lkey(ptr.as_ptr()) };
         // SAFETY: As above.
         memory.rkey = unsafe { bindings::rust_ulp_h_mr_rkey(ptr.as_ptr()) };
-        if let Some(region) = &mut memory.region {
-            region.asked = true;
-        }
+        let posted = Cell::new(false);
         // SAFETY: The region is mapped, and nobody accesses it before this returns.
-        unsafe { fast_reg.register(ptr.as_ptr(), memory.lkey, access) }?;
+        let registered = unsafe { fast_reg.register(ptr.as_ptr(), memory.lkey, access, &posted) };
         if let Some(region) = &mut memory.region {
+            region.posted = posted.get();
             // INVARIANT: The device has registered it.
-            region.registered = true;
+            region.registered = registered.is_ok();
         }
+        registered?;
         Ok(Arc::new(memory, GFP_KERNEL_ACCOUNT)?)
     }
 
