@@ -675,11 +675,7 @@ impl Connection {
         let id = place.as_ref().ok_or_else(econnreset);
         let agreed = match id.and_then(|id| bring_up(id, &qp, &param)) {
             Ok(agreed) => agreed,
-            Err(err) if err == econnreset() => {
-                // As if the handler had heard of that before this call.
-                self.progress.lock().stage = Stage::Gone;
-                return Err(self.give_up(&mut place, err));
-            }
+            Err(err) if err == econnreset() => return Err(self.end_accept(&mut place, err)),
             Err(err) => {
                 self.leave_request();
                 return Err(err);
@@ -693,7 +689,19 @@ impl Connection {
         };
         let answered = (place.as_ref().ok_or_else(econnreset))
             .and_then(|id| id.lock().accept(&parameters, private_data));
-        answered.map_err(|err| self.give_up(&mut place, err))
+        answered.map_err(|err| self.end_accept(&mut place, err))
+    }
+
+    /// Ends an attempt to accept with `err`: gives the queue pair and the identifier back. Returns the
+    /// errno of the ABI. Sleeps.
+    fn end_accept(&self, id: &mut Option<cm::OwnedId<Self>>, err: Error) -> Error {
+        let err = Stage::Accepting.explain(err);
+        if err == econnreset() {
+            // As if the handler had heard before this call that the sender has gone.
+            self.user_data.store(0, Relaxed);
+            self.progress.lock().stage = Stage::Gone;
+        }
+        self.give_up(id, err)
     }
 
     /// Moves the request to [`Stage::Accepting`]; returns `param`, limited to what the peer asks
