@@ -117,7 +117,9 @@ int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
 	attach = dma_buf_dynamic_attach(buf->buf, dev, ops, NULL);
 	if (IS_ERR(attach)) {
 		kfree(ops);
-		return PTR_ERR(attach);
+		/* drm_gem_map_attach(), of memory that it maps for nobody. */
+		err = PTR_ERR(attach);
+		return err == -ENOSYS ? -EOPNOTSUPP : err;
 	}
 	buf->write = write;
 	dma_resv_lock(attach->dmabuf->resv, NULL);

@@ -112,8 +112,9 @@ fn character_device() -> Option<ARef<Device>> {
     Some(unsafe { ARef::from_raw(ptr.cast()) })
 }
 
-/// Returns the errno of a mapping: a signal may arrive during the wait for the fences of the exporter.
-fn interrupted(err: Error) -> Error {
+/// Returns the errno of the ABI for one of an attachment. A signal may arrive during the wait for the
+/// fences of the exporter.
+fn explain(err: Error) -> Error {
     if err == ERESTARTSYS {
         EINTR
     } else {
@@ -164,7 +165,7 @@ impl DmaBuf {
         to_result(unsafe {
             bindings::rust_ulp_h_dmabuf_attach(&mut buf.raw, raw, what.write, true)
         })
-        .map_err(interrupted)?;
+        .map_err(explain)?;
         if buf.raw.is_iomem {
             return Err(eopnotsupp());
         }
@@ -192,7 +193,7 @@ impl DmaBuf {
         to_result(unsafe {
             bindings::rust_ulp_h_dmabuf_attach(&mut buf.raw, raw, what.write, false)
         })
-        .map_err(interrupted)?;
+        .map_err(explain)?;
         Ok(buf)
     }
 
@@ -208,7 +209,7 @@ impl DmaBuf {
         }
     }
 
-    /// Returns the device that it is mapped for.
+    /// Returns the device that is attached.
     pub(super) fn device(&self) -> Option<&Device> {
         self.device.as_deref()
     }
@@ -246,8 +247,11 @@ impl DmaBuf {
         let count = len.div_ceil(PAGE_SIZE);
         let mut pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         let mut before = offset as u64;
-        // SAFETY: The dma-buf is attached, so this is the table of the exporter, who does not
-        // change it while it is mapped.
+        if self.raw.sgt.is_null() {
+            return Err(eopnotsupp());
+        }
+        // SAFETY: The dma-buf is mapped for a device, so this is the table of the exporter, who does
+        // not change it while it is mapped.
         for part in unsafe { SGTable::from_raw(self.raw.sgt) }.iter() {
             let (addr, len): (u64, u64) = (part.dma_address(), part.dma_len());
             if (addr | len) & (PAGE_SIZE as u64 - 1) != 0 {
