@@ -4,9 +4,8 @@
  * /dev/ulp_dmabuf returns a descriptor of one, which has as many bytes as its argument says, if any;
  * more than FRAMES pages are never mapped. i915 maps such memory into the kernel by vmap_pfn():
  * i915_gem_object_map_pfn(). Nothing is there: its frames are behind all memory. amdgpu gives
- * addresses on the bus to importers that can have them and pin it: amdgpu_dma_buf_pin(),
- * amdgpu_dma_buf_map(). Here pages are behind them that only this file knows. The memory of ioctl 1
- * maps these into the kernel, too, and only a pin keeps it in place.
+ * addresses on the bus to importers that can have them: amdgpu_dma_buf_map(). Here pages are behind
+ * them. The memory of ioctl 1 maps these into the kernel, too, and only a pin keeps it in place.
  */
 #include <linux/dma-buf.h>
 #include <linux/iosys-map.h>
@@ -26,7 +25,6 @@ static void *pages;
 static DEFINE_SPINLOCK(lock);
 static unsigned int pinned;
 module_param(pinned, uint, 0444);
-MODULE_PARM_DESC(pinned, "pins of exported memory");
 
 /* What is pinned says so in the attachment. */
 static int pin(struct dma_buf_attachment *attachment)

@@ -148,6 +148,8 @@ static const struct hca_rules all_rules[] = {
 	},
 	{
 		DRIVER("hip08", HNS),
+		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
+		.no_local_inv = true,
 		/* hw/hns/hns_roce_main.c:hns_roce_query_device: only from HIP09 on. */
 		.max_pages = 0,
 	},
