@@ -96,12 +96,12 @@ unpin:
 }
 
 /*
- * Attaches a dma-buf, and maps it for @dev or into the kernel. The exporter does not move the memory
- * until it is closed: some keep in place what is mapped into the kernel only while it is attached
- * (drm_prime.c:drm_gem_map_attach, which pins, and drm_gem_dmabuf_vmap, which does not), others while
- * it is pinned. As ib_umem_dmabuf_get_pinned() has it, memory of a device may be behind PCIe, without
- * struct pages. An attachment that a device does not give up stays, longer than the module, and the
- * exporter reads its operations (dma-buf.c:dma_buf_invalidate_mappings).
+ * Attaches a dma-buf, and maps it for @dev or into the kernel. The exporter does not move the
+ * memory until it is closed: some keep in place what is mapped into the kernel only while it is
+ * attached (drm_prime.c:drm_gem_map_attach, which pins, and drm_gem_dmabuf_vmap, which does not),
+ * others while it is pinned. As ib_umem_dmabuf_get_pinned() has it, memory of a device may be
+ * behind PCIe, without struct pages. An attachment that a device does not give up stays, longer
+ * than the module, and the exporter reads its operations (dma-buf.c:dma_buf_invalidate_mappings).
  */
 int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
 			     bool write, bool for_kernel)
@@ -117,9 +117,7 @@ int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
 	attach = dma_buf_dynamic_attach(buf->buf, dev, ops, NULL);
 	if (IS_ERR(attach)) {
 		kfree(ops);
-		/* drm_gem_map_attach(), of memory that it maps for nobody. */
-		err = PTR_ERR(attach);
-		return err == -ENOSYS ? -EOPNOTSUPP : err;
+		return PTR_ERR(attach);
 	}
 	buf->write = write;
 	dma_resv_lock(attach->dmabuf->resv, NULL);

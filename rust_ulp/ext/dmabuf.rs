@@ -112,13 +112,15 @@ fn character_device() -> Option<ARef<Device>> {
     Some(unsafe { ARef::from_raw(ptr.cast()) })
 }
 
-/// Returns the errno of the ABI for one of an attachment. A signal may arrive during the wait for the
-/// fences of the exporter.
+/// Returns the errno of the ABI for one of an attachment.
 fn explain(err: Error) -> Error {
-    if err == ERESTARTSYS {
-        EINTR
-    } else {
-        err
+    const NOT_FOR_OTHERS: i32 = -(kernel::bindings::ENOSYS as i32);
+    match err.to_errno() {
+        // drivers/gpu/drm/drm_prime.c:drm_gem_map_attach
+        NOT_FOR_OTHERS => eopnotsupp(),
+        // A signal arrived during the wait for the fences of the exporter.
+        _ if err == ERESTARTSYS => EINTR,
+        _ => err,
     }
 }
 
