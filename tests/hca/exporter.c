@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Dma-bufs of memory without struct pages, as the local memory of a graphics adapter is. Ioctl 0 of
- * /dev/ulp_dmabuf returns a descriptor of one, which has as many bytes as its argument says, if any;
- * more than FRAMES pages are never mapped. i915 maps such memory into the kernel by vmap_pfn():
+ * Dma-bufs of memory without struct pages, as a graphics adapter's local memory is. Ioctl 0 of
+ * /dev/ulp_dmabuf returns a descriptor of one, of as many bytes as its argument says, if any; more
+ * than FRAMES pages are never mapped. i915 maps such memory into the kernel by vmap_pfn():
  * i915_gem_object_map_pfn(). Nothing is there: its frames are behind all memory. amdgpu gives
  * addresses on the bus to importers that can have them: amdgpu_dma_buf_map(). Here pages are behind
  * them. The memory of ioctl 1 maps these into the kernel, too, and only a pin keeps it in place.
