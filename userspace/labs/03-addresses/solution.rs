@@ -16,7 +16,7 @@ fn main() {
 }
 
 /// The index to send from towards `peer`. `wanted` is what the user asked for; without it, the program chooses.
-fn choose(gids: &[GidEntry], peer: Gid, wanted: Option<u32>) -> Result<u8> {
+fn choose(gids: &[GidEntry], peer: Gid, wanted: Option<u8>) -> Result<u8> {
     // learner 1: which entries are good? look at each field of `GidEntry`; `Gid::ipv4` tells the family
     //? let good = |entry: &&GidEntry| true;
     let good = |entry: &&GidEntry| {
@@ -28,7 +28,7 @@ fn choose(gids: &[GidEntry], peer: Gid, wanted: Option<u32>) -> Result<u8> {
     // end 1
     // learner 2: the entry that the user asked for has to be a good one, too
     //? let found = match wanted {
-    //?     Some(index) => return Ok(u8::try_from(index)?),
+    //?     Some(index) => return Ok(index),
     //?     None => gids.iter().find(good),
     //? };
     let found = match wanted {
@@ -37,7 +37,7 @@ fn choose(gids: &[GidEntry], peer: Gid, wanted: Option<u32>) -> Result<u8> {
     };
     // end 2
     let entry = found.ok_or_else(|| format!("no such GID leads to {peer}"))?;
-    Ok(u8::try_from(entry.index)?)
+    Ok(entry.index)
 }
 
 fn work(args: &[&str]) -> Result<()> {

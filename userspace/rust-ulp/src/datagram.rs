@@ -172,9 +172,8 @@ impl Qp<Ud> {
             // Sent to another GID of this port: nobody else can answer for that one.
             Some(grh) if grh.dst != self.endpoint().gid => {
                 let gids = Device::from_inner(self.device_inner()).gids(path.port)?;
-                let found = gids.iter().find(|entry| entry.gid == grh.dst);
-                if let Some(index) = found.and_then(|entry| u8::try_from(entry.index).ok()) {
-                    path.gid_index = index;
+                if let Some(found) = gids.iter().find(|entry| entry.gid == grh.dst) {
+                    path.gid_index = found.index;
                 }
             }
             Some(_) => {}

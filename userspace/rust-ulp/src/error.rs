@@ -103,13 +103,13 @@ pub enum Error {
         /// The port, from 1.
         port: u32,
         /// Index of the GID to send from.
-        index: u32,
+        index: u8,
         /// The GID to send from.
         local: Gid,
         /// The GID of the peer.
         peer: Gid,
         /// Index of a GID of the port that is of the peer's family.
-        usable: Option<u32>,
+        usable: Option<u8>,
     },
 
     /// The queue pair's state table does not allow that (`EPROTO`).
@@ -220,8 +220,8 @@ pub enum Error {
 
     /// A request whose completion goes to another completion queue.
     #[error(
-        "the request completes to another completion queue than the one that is waited for; post it \
-         with the AsyncRequests of its own queue"
+        "the completion of this request goes to another completion queue; post it with the \
+         AsyncRequests of its own queue"
     )]
     OtherCq,
 
@@ -601,7 +601,7 @@ fn family(gid: Gid) -> &'static str {
     }
 }
 
-fn index_hint(usable: Option<u32>) -> String {
+fn index_hint(usable: Option<u8>) -> String {
     match usable {
         Some(index) => format!("use GID index {index} here (QpBuilder::gid())"),
         None => "give the network interface here an address of that family".to_owned(),

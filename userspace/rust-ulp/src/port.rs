@@ -208,8 +208,8 @@ impl fmt::Display for GidType {
 pub struct GidEntry {
     /// The GID.
     pub gid: Gid,
-    /// The index in the table.
-    pub index: u32,
+    /// The index in the table. An address names it by 8 bits, so entries above 255 are not listed.
+    pub index: u8,
     /// The protocol.
     pub gid_type: GidType,
     /// Number and name of its network interface, when that is in this network namespace.
@@ -290,11 +290,10 @@ pub(crate) fn gids(file: &File, port: u32) -> Result<Vec<GidEntry>> {
         file.gid_query(port, entries)
     });
     let raw = raw.map_err(|errno| Error::sys("GID_QUERY", errno))?;
-    Ok(raw
-        .iter()
-        .map(|entry| GidEntry {
+    let entry = |entry: &abi::GidEntry| {
+        Some(GidEntry {
             gid: Gid(entry.gid),
-            index: entry.index,
+            index: u8::try_from(entry.index).ok()?,
             gid_type: GidType::from_code(entry.gid_type),
             interface: (entry.flags & abi::GID_LOCAL_NET != 0)
                 .then(|| (entry.ifindex, text(&entry.ifname))),
@@ -302,16 +301,15 @@ pub(crate) fn gids(file: &File, port: u32) -> Result<Vec<GidEntry>> {
             is_link_local: entry.flags & abi::GID_LINK_LOCAL != 0,
             is_preferred: entry.flags & abi::GID_PREFERRED != 0,
         })
-        .collect())
+    };
+    Ok(raw.iter().filter_map(entry).collect())
 }
 
 /// Returns the error of an address that was refused because its two GIDs are of different families, if
 /// they are.
 pub(crate) fn family_error(file: &File, ah: &abi::AhAttr) -> Option<Error> {
     let gids = gids(file, ah.port_num).ok()?;
-    let local = gids
-        .iter()
-        .find(|gid| gid.index == u32::from(ah.sgid_index))?;
+    let local = gids.iter().find(|gid| gid.index == ah.sgid_index)?;
     let peer = Gid(ah.dgid);
     let is_ipv4 = peer.ipv4().is_some();
     // An address of InfiniBand or of RoCE v1 has no family.
@@ -346,11 +344,10 @@ pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<DefaultG
             all.join("; ")
         }
     };
-    let gid = gids.iter().find(|gid| gid.index == attach.gid_index);
+    let gid = gids
+        .iter()
+        .find(|gid| u32::from(gid.index) == attach.gid_index);
     let gid = gid.ok_or_else(tried)?;
-    // An address names a GID by 8 bits.
-    let gid_index =
-        u8::try_from(gid.index).map_err(|_| format!("index {} is above {}", gid.index, u8::MAX))?;
     let others: Vec<String> = gids
         .iter()
         .filter(|other| other.index != gid.index)
@@ -367,7 +364,7 @@ pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<DefaultG
     };
     Ok(DefaultGid {
         port: attach.port,
-        gid_index,
+        gid_index: gid.index,
         gid: gid.gid,
         reason,
     })

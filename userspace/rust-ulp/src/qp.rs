@@ -306,7 +306,7 @@ impl<T: Transport> QpBuilder<T> {
         };
         // The table may have changed since the device was opened.
         let gids = device.gids(port)?;
-        let entry = gids.iter().find(|gid| gid.index == u32::from(gid_index));
+        let entry = gids.iter().find(|gid| gid.index == gid_index);
         let entry = entry.ok_or_else(|| Error::NoUsableGid {
             port,
             tried: format!("index {gid_index} is empty"),
@@ -716,7 +716,7 @@ impl<T: Transport> PreparedQp<T> {
         let known = (port, index) == (self.inner.port, self.inner.gid_index);
         if T::QP_TYPE != abi::QPT_UD && !known && port != 0 {
             let gids = Device::from_inner(&self.inner.object.device).gids(port)?;
-            if let Some(entry) = gids.iter().find(|entry| entry.index == u32::from(index)) {
+            if let Some(entry) = gids.iter().find(|entry| entry.index == index) {
                 self.local.gid = entry.gid;
             }
         }

@@ -1843,7 +1843,7 @@ fn a_gid_of_another_family_than_the_peer_s_is_named_with_the_right_index() {
     let gids = device.gids(1).unwrap();
     for (wrong, right) in [(0, 1), (1, 0)] {
         let qp = pd.qp_builder::<Rc>(&cq).gid(1, wrong).build().unwrap();
-        let theirs = gids[right as usize].gid;
+        let theirs = gids[usize::from(right)].gid;
         kernel.refuse("QP_MODIFY", Errno::EINVAL);
         let error = qp.connect(Endpoint::new(7, 0, theirs, Mtu::B1024));
         let error = Error::from(error.unwrap_err());
@@ -1851,7 +1851,7 @@ fn a_gid_of_another_family_than_the_peer_s_is_named_with_the_right_index() {
         assert_matches!(
             error,
             Error::GidFamily { port: 1, index, local, peer, usable: Some(usable) }
-                if index == u32::from(wrong) && local == ours && peer == theirs && usable == right
+                if index == wrong && local == ours && peer == theirs && usable == right
         );
         assert_eq!(error.errno(), Some(libc::EINVAL));
         let text = error.to_string();

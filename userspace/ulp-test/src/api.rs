@@ -227,7 +227,7 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
                     let gid = gids
                         .iter()
                         .find(|gid| gid.is_ipv4 == ipv4 && !gid.is_link_local);
-                    let index = gid.map_or(chosen.gid_index, |gid| gid.index as u8);
+                    let index = gid.map_or(chosen.gid_index, |gid| gid.index);
                     let qp = host.pd.qp_builder::<Ud>(&host.cq).gid(chosen.port, index);
                     qp.traffic_class(TrafficClass(0x20)).build()?.ready()
                 };

@@ -327,7 +327,7 @@ impl Gids {
                 };
                 let used = |index| {
                     let mut gids = preferred.as_ref()?.iter();
-                    Some(gids.any(|gid| gid.is_preferred && gid.index == index))
+                    Some(gids.any(|gid| gid.is_preferred && u32::from(gid.index) == index))
                 };
                 gids.extend(device.gids(port).into_iter().map(|entry| GidRow {
                     device: device.name.clone(),

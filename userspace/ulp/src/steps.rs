@@ -385,9 +385,7 @@ impl End {
         let (port, mut gid, mut index) = (chosen.port, chosen.gid, chosen.gid_index);
         if let Some(wanted) = common.gid_index {
             let entries = device.gids(port)?;
-            let entry = entries
-                .iter()
-                .find(|entry| entry.index == u32::from(wanted));
+            let entry = entries.iter().find(|entry| entry.index == wanted);
             let entry = entry.with_context(|| {
                 format!("GID index {wanted} of port {port} is empty; `ulp gids` lists them")
             })?;
@@ -492,7 +490,7 @@ impl End {
         t.step("rtr", "ibv_modify_qp")?;
         t.value("path.gid", peer.gid)?;
         t.value("sgid_index", format!("{} ({})", wrong.index, wrong.gid))?;
-        let path = Path::new(peer.gid, self.port, u8::try_from(wrong.index)?);
+        let path = Path::new(peer.gid, self.port, wrong.index);
         let error = match self.qp.modify(to_rtr(path, peer, self.qp.endpoint().mtu)) {
             Ok(_) => bail!("the transition to RTR succeeded in spite of the mistake"),
             Err(error @ Error::GidFamily { .. }) => error,

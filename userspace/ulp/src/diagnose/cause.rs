@@ -163,7 +163,7 @@ impl Here {
     pub fn of(device: &Device, qp: &Qp<Rc>) -> Result<Self> {
         let info = qp.query()?;
         let (port, gids) = (device.port(info.port)?, device.gids(info.port)?);
-        let index = u32::from(info.path.gid_index);
+        let index = info.path.gid_index;
         Ok(Self {
             port_is_active: matches!(port.state, PortState::Active | PortState::ActiveDefer),
             gid: (gids.iter().find(|entry| entry.index == index)).map(|entry| entry.gid),

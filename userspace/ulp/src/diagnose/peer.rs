@@ -336,7 +336,7 @@ fn not_reached(args: &Diagnose, host: &str, device: &Device, found: &Findings) -
         "ulp gids at both ends: the GIDs in use must be addresses that reach each other (ping -I)"
     );
     let default = device.default_gid().ok().map(|chosen| chosen.gid_index);
-    let index = args.gid_index.or(default).map(u32::from);
+    let index = args.gid_index.or(default);
     let gids = device.gids(default_port(device)).unwrap_or_default();
     let ours = gids.iter().find(|gid| Some(gid.index) == index);
     let peer = host.to_socket_addrs().ok().and_then(|mut all| all.next());
