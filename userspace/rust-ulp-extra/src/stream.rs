@@ -597,8 +597,14 @@ impl Sender {
     /// Takes credits; sleeps for one until the deadline, if there is one.
     fn reap(&mut self, deadline: Option<&Deadline>) -> Result<()> {
         self.end.check()?;
-        let taken = self.take_credits(deadline);
-        self.end.noted(taken)
+        match self.take_credits(deadline) {
+            // The receiver may go as soon as it has given all credits back, which ends the queue pair.
+            Err(Error::Completion(_)) if self.ended && self.credit.chunks.is_empty() => {
+                self.end.unfinished = 0;
+                Ok(())
+            }
+            taken => self.end.noted(taken),
+        }
     }
 
     fn take_credits(&mut self, mut deadline: Option<&Deadline>) -> Result<()> {

@@ -374,6 +374,18 @@ pub(super) fn ended() -> (Arc<Kernel>, Receiver) {
 }
 
 #[test]
+fn an_end_that_was_taken_is_no_error_though_the_receiver_is_gone() {
+    let mut e = ends(64, 64);
+    let error = e.sender.finish(NOW).unwrap_err();
+    assert_matches!(error, Error::Timeout { .. });
+    let queue = e.sender.qp().handle();
+    e.kernel.arrive(queue, |cqe| cqe.flags = abi::WC_WITH_IMM);
+    e.kernel
+        .arrive(queue, |cqe| cqe.status = Status::Flushed.code());
+    e.sender.finish(SOON).unwrap();
+}
+
+#[test]
 fn an_end_that_was_told_is_no_error_though_the_sender_is_gone() {
     let (_kernel, mut receiver) = ended();
     for _ in 0..3 {
