@@ -317,10 +317,13 @@ impl Ring {
     /// # Errors
     ///
     /// As [`Self::submit`]. [`Error::Timeout`] if there are fewer completions within `timeout`:
-    /// everything was submitted.
+    /// everything was submitted. [`Error::Value`] if `min` exceeds what may be in flight, twice the
+    /// entries of the ring: nothing was submitted.
     pub fn submit_and_wait(&mut self, min: u32, timeout: Duration) -> Result<usize> {
         let count = self.uring.staged();
         let wanted = min as usize;
+        let most = self.slots.len() as u64;
+        within("the number of completions to wait for", min.into(), 0, most)?;
         if self.uring.ready() >= wanted {
             return self.submit();
         }

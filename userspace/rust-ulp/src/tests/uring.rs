@@ -166,6 +166,19 @@ fn a_ring_that_submits_and_waits_does_not_wait_twice() {
 }
 
 #[test]
+fn a_ring_does_not_wait_for_more_than_it_can_have() {
+    let Some(mut ring) = ring() else { return };
+    let p = pair();
+    ring.push(&p.a, Send::inline_bytes(b"x").wr_id(7)).unwrap();
+    for min in [9, u32::MAX] {
+        let error = ring.submit_and_wait(min, Duration::MAX).unwrap_err();
+        assert_matches!(error, Error::Value { max: 8, .. });
+    }
+    assert_eq!(ring.waits(), 0);
+    assert_eq!(ring.submit_and_wait(1, SOON).unwrap(), 1);
+}
+
+#[test]
 fn requests_that_were_not_submitted_go() {
     let Some(mut ring) = ring() else { return };
     let p = pair();
