@@ -210,7 +210,8 @@ info! {
 /// A key by which peers access a part of a [`Buffer`].
 ///
 /// Cheap to clone; the key dies with the last clone, or by [`Self::revoke`], and with
-/// [`GrantOptions`] before. It keeps its buffer, but not the queue pair that it is bound to.
+/// [`GrantOptions`] before. It keeps its buffer, but not the queue pair that it is bound to. A
+/// driver may refuse to revoke the key, of which only [`Self::revoke`] tells.
 #[derive(Clone, Debug)]
 pub struct Grant {
     inner: Arc<Inner>,
@@ -255,8 +256,9 @@ impl Grant {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceGone`], or [`Error::Sys`] with `ENOENT` if it was revoked before, and with
-    /// `EIO` if the driver did not revoke it: the key is alive, and another call tries again.
+    /// [`Error::DeviceGone`], or [`Error::Sys`] with `ENOENT` if it was revoked before or another
+    /// thread revokes it, which may still fail, and with `EIO` if the driver did not revoke it: the
+    /// key is alive, and another call tries again.
     pub fn revoke(&self) -> Result<()> {
         self.inner.object.destroy()
     }

@@ -44,8 +44,8 @@ impl Pd {
     ///   aligned bytes.
     ///
     /// Devices go on to write to requests in flight after that, until these have completed or their
-    /// queue pair is gone: the kernel keeps the pages for them, but pages that the process reuses
-    /// change.
+    /// queue pair is gone, and peers by a key that [`Grant::revoke`](crate::Grant::revoke) has not
+    /// revoked: the kernel keeps the pages for them, but pages that the process reuses change.
     ///
     /// # Errors
     ///

@@ -39,6 +39,8 @@
 //! - [`Completion::qp_user_data`] is 0.
 //! - That of a receive of a shared receive queue ([`Srq`](crate::Srq)) names no queue pair:
 //!   [`Completion::qp_num`] is 0, and [`Completion::is_of`] is false for all queue pairs.
+//! - That of a datagram names no LID, service level and P_Key, so that there is no answer to its
+//!   sender ([`Datagram::reply_to`](crate::Datagram::reply_to)) on InfiniBand.
 //!
 //! Post by [`DeviceBatch::post_by`] where this matters.
 //!
@@ -320,10 +322,10 @@ impl Ring {
     /// everything was submitted. [`Error::Value`] if `min` exceeds what may be in flight, twice the
     /// entries of the ring: nothing was submitted.
     pub fn submit_and_wait(&mut self, min: u32, timeout: Duration) -> Result<usize> {
-        let count = self.uring.staged();
-        let wanted = min as usize;
         let most = self.slots.len() as u64;
         within("the number of completions to wait for", min.into(), 0, most)?;
+        let count = self.uring.staged();
+        let wanted = min as usize;
         if self.uring.ready() >= wanted {
             return self.submit();
         }
