@@ -45,7 +45,8 @@ impl Uring {
         if let Some(idle_ms) = idle_ms {
             builder.setup_sqpoll(idle_ms);
         }
-        builder.dontfork();
+        // One entry that the kernel refuses keeps none of those after it back.
+        builder.dontfork().setup_submit_all();
         let plain = builder.clone();
         if single_issuer {
             builder.setup_single_issuer();
@@ -123,10 +124,13 @@ impl Uring {
     /// Has the kernel take what is in the ring, if it does not do so by itself. After an error the
     /// entries stay in the ring, and the next call submits them.
     pub(crate) fn enter(&mut self) -> std::io::Result<()> {
+        let has_thread = self.ring.params().is_setup_sqpoll();
         loop {
             match self.ring.submit() {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                 Err(error) => return Err(error),
+                // It may take a part, when memory is short.
+                Ok(n) if n > 0 && !has_thread && !self.ring.submission().is_empty() => {}
                 Ok(_) => return Ok(()),
             }
         }
@@ -253,6 +257,31 @@ mod tests {
         assert_eq!(run(true), [refused, -libc::ECANCELED]);
         assert_eq!(run(false), [refused, refused]);
         assert_eq!(run(true), [refused, -libc::ECANCELED]);
+    }
+
+    #[test]
+    fn an_entry_that_is_refused_keeps_no_other_back() {
+        let Ok(mut ring) = Uring::new(4, None, false) else {
+            return; // this machine has no io_uring
+        };
+        // It takes no commands.
+        let flags = nix::sys::memfd::MFdFlags::empty();
+        let file = nix::sys::memfd::memfd_create(c"none", flags).unwrap();
+        ring.stage(file.as_raw_fd(), 0, [0; 80], 1);
+        ring.stage(file.as_raw_fd(), 0, [0; 80], 2);
+        // A command takes no buffer of a group: the kernel refuses it while it prepares it.
+        let first = ring.staged.remove(0);
+        let first = first.flags(io_uring::squeue::Flags::BUFFER_SELECT);
+        ring.staged.insert(0, first);
+        assert!(ring.put());
+        ring.enter().unwrap();
+        let mut results = [0; 2];
+        for result in &mut results {
+            *result = ring.next().unwrap().res;
+        }
+        // Which kernel finds it at which step decides the errno of the first.
+        assert!([-libc::EINVAL, -libc::EOPNOTSUPP].contains(&results[0]));
+        assert_eq!(results[1], -libc::EOPNOTSUPP);
     }
 
     #[test]
