@@ -264,7 +264,7 @@ impl Cq {
     }
 
     /// Returns the error that the flags of an empty ring tell.
-    fn health(&self) -> Result<()> {
+    pub(crate) fn health(&self) -> Result<()> {
         let ring = &self.inner.ring;
         let flags = ring.flags();
         if flags == 0 {

@@ -181,7 +181,8 @@ impl Shared {
                     wakers.extend(some.filter_map(|done| slots.deliver(*done)));
                 });
             }
-            if n < CHUNK {
+            // An empty queue says whether it has failed.
+            if n == 0 {
                 return Ok(());
             }
         }
@@ -328,10 +329,11 @@ impl Future for RequestFuture {
         let watch = shared.cq.watch();
         let taken = watch.poll_shared(cx, &shared.waker, || {
             let reaped = shared.reap();
-            match shared.take(number, &waker) {
-                Some(done) => Ok(Some(done)),
-                None => reaped.map(|()| None),
+            if let Some(done) = shared.take(number, &waker) {
+                return Ok(Some(done));
             }
+            // Another task, which reaped before this one was noted, may have been told of an error.
+            reaped.and_then(|()| shared.cq.cq().health()).map(|()| None)
         });
         let taken = ready!(taken);
         if taken.is_ok() {
