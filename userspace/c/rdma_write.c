@@ -146,7 +146,9 @@ static struct rust_ulp_cqe wait_for_completion(void)
 	uint32_t head = ring->head;
 
 	wait.timeout_ns = SECONDS * 1000000000ULL;
-	COMMAND(SUBMIT, wait);
+	do /* a signal may interrupt it: Ctrl-Z does */
+		COMMAND(SUBMIT, wait);
+	while (wait.wait_error == -EINTR);
 	need(__atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE) != head,
 	     "waiting for a completion", strerror(-wait.wait_error));
 	entries = (void *)((char *)ring + ring->entries_offset);

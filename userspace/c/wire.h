@@ -63,7 +63,8 @@ static void tell(uint16_t type, ssize_t length)
 	me.type = htons(type);
 	me.length = htonl((uint32_t)length);
 	length += HEADER;
-	need(send(tcp, &me, (size_t)length, 0) == length, "send", NULL);
+	need(send(tcp, &me, (size_t)length, MSG_NOSIGNAL) == length, "send",
+	     NULL);
 }
 
 /* Receives a message of that type, of which `least` to `most` bytes follow. */
