@@ -393,7 +393,7 @@ def test_once(r):
 
 def test_gone(r):
     """The peer vanishes: its line is cut."""
-    a, b = pair(connect={"retry_cnt": 5, "timeout": 14})
+    a, b = pair(connect={"retry_cnt": 5, "timeout": 17})
     with ulp.cut():
         a.file.submit(
             [

@@ -49,7 +49,7 @@ PARAM = {
     "retry_cnt": 6,
     "rnr_retry": 6,
     "min_rnr_timer": 12,
-    "ack_timeout": 17 if ulp.PEER else 14,
+    "ack_timeout": 17 if ulp.PEER else 16,
     "access_flags": ACCESS,
 }
 
@@ -589,10 +589,10 @@ def test_backlog(r):
     waiter = Thread(ulp.ioctl, f.fd, N["IOC_GET_REQUEST"], page.at)
     r.check("GET_REQUEST waits", until(lambda: ulp.sleeps_in_module(waiter.thread)))
     page.protect()
-    thread = Thread(connect, clients[3], "10.9.0.1", server.port, seconds=30)
+    thread = Thread(connect, clients[3], "10.9.0.1", server.port)
     r.equal("GET_REQUEST whose struct cannot be written any more", waiter.name(), "EFAULT")
     r.equal("rejects its request", (thread.name(), thread.error.reason), ("ECONNREFUSED", 28))
-    thread = Thread(connect, clients[3], "10.9.0.1", server.port, seconds=30)
+    thread = Thread(connect, clients[3], "10.9.0.1", server.port)
     r.check("another one waits", until(lambda: query(f, h).waiting == 1))
     # With as many objects as there may be, there is no handle for the request: it waits on.
     full = []
@@ -1004,14 +1004,15 @@ def test_gone(r):
 
     for seconds in (1, 4, 16, 64):
         thread, request = asked(server, c, seconds)
-        with deaf("h1"):
+        with deaf("h1") as lost:
             silent = thread.thread.is_alive()
-            thread.name()  # its rejection is lost
+            thread.name()
+            until(lost)  # its rejection, which the device sends later
         if silent:
             break
         # It gave up before nobody heard of it, and the request is gone.
         error_of(accept, server.end, request)
-    again = Thread(connect, c, "10.9.0.1", server.port, seconds=20)
+    again = Thread(connect, c, "10.9.0.1", server.port)
     r.equal(
         "while that request waits, the manager there rejects another one of the same queue pair as stale",
         (again.name(), getattr(again.error, "reason", 0)),
@@ -1246,9 +1247,10 @@ def test_grants(r):
         accept(server.end, request.handle)
         grants = yield request
         if silently:
-            with deaf("h1"):
+            with deaf("h1") as lost:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
+                until(lost)
             r.equal(
                 "a peer that died in silence: nobody knows",
                 (query(f, request.handle).state, query_grants(grants)),
@@ -1847,7 +1849,7 @@ def test_sleeps(r):
     r.equal("each connection was counted", len(sleeps), count)
     print("# sleeps:", *sleeps)
     # A lock that the handler holds makes some of them sleep once more, on the debug kernel 8 of 20.
-    r.equal("CONNECT and CONN_WAIT sleep once", sorted(sleeps)[len(sleeps) // 4 :][:1], [1])
+    r.check("CONNECT and CONN_WAIT sleep once", sorted(sleeps)[len(sleeps) // 4] <= 1, sleeps)
     server.file.close()
     r.equal(
         "GET_REQUEST without a limit arms no timer", tracing.timeouts(lambda: get_in_vain(N["TIMEOUT_INFINITE"])), 0

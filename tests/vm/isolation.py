@@ -1629,8 +1629,9 @@ class Bystander:
             "a bystander's connection carries data meanwhile, and no write of it fails", good and not bad, (good, bad)
         )
         r.check(
-            f"... it never pauses {PAUSES} times as long as beside busy processes and as a CPU stops, together",
-            pause < PAUSES * (least + stop),
+            f"... it never pauses {PAUSES} times as long as beside busy processes and as a CPU stops, and a second",
+            # A lost packet is sent again after 0.27 s. A lock that was held too long has shown 2 s.
+            pause < max(PAUSES * (least + stop), 1.0),
             (pause, least, stop),
         )
         held = self.ends[1](content, 0, CARRIED)

@@ -338,6 +338,9 @@ log_since() {
 		END { if (!found) print "WARNING: the mark of the suite is no longer in the log" }'
 }
 
+# unused REFS: no object of ours, and so many references to the module, if it is there.
+unused() { [ -z "$(our_objects)" ] && { ! is_loaded || [ "$(module_refs)" = "$1" ]; }; }
+
 # log_quiet NAME: no trouble since the mark, and not a word of ours.
 log_quiet() {
 	local bad
@@ -345,9 +348,11 @@ log_quiet() {
 	if [ -z "$bad" ]; then ok "$1"; else not_ok "$1" "the kernel's log says: $bad" && false; fi
 }
 
-# nothing_left NAME: no object of ours, no reference to the module but $2 (0).
+# nothing_left NAME: no object of ours, no reference to the module but $2 (0). A worker of the kernel puts files that
+# an io_uring held.
 nothing_left() {
 	local left
+	until_true 2 unused "${2:-0}" || :
 	left=$(our_objects)
 	if [ -n "$left" ]; then
 		not_ok "$1" "left behind: $(head -n 4 <<<"$left")" && false

@@ -67,7 +67,7 @@ def some_writes():
 
 def log_lines():
     out = subprocess.run(["dmesg"], capture_output=True, text=True, check=True, timeout=30 * ulp.PATIENCE).stdout
-    return [re.sub(r"^\[[^]]*\] *", "", line) for line in out.splitlines()]
+    return [re.sub(r"^\[[^]]*\] *", "", line) for line in out.splitlines() if "rust_ulp" in line]
 
 
 def test_events(r):

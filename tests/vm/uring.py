@@ -368,11 +368,11 @@ def destroyed():
 def test_destroyed(r):
     """No command is lost when its queue pair leaves the table while another thread holds it."""
     it = destroyed()
+    done, alive = it.ring.wait(1), it.thread.is_alive()
     r.equal("a queue pair that another thread holds is destroyed", (it.submitted, it.said), (1, "none"))
-    done = it.ring.wait(1)
     r.equal("the command completes once, as flushed", [res for _, res in done], [FAILED])
     r.equal("... in its extra word", it.ring.extra & 0xFFFFFFFF, FLUSHED)
-    held = bool(it.is_held), it.was_held, it.thread.is_alive()
+    held = bool(it.is_held), it.was_held, alive
     r.equal("while the other thread still holds the queue pair", held, (True, True, True))
     it.thread.join()
     r.check("when that thread has failed", it.modified in ("EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT"), it.modified)

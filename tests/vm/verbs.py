@@ -927,8 +927,8 @@ def test_events(r):
         raise Interrupted
 
     signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
         while True:  # the line that came up may have more to say
             os.read(a.fd, 32)
     except Interrupted:
@@ -945,7 +945,8 @@ def test_events(r):
     ready(a, 5)
     done = ulp.libc.read(a.fd, ctypes.c_void_p(8), ctypes.c_size_t(64))
     r.equal("an address that cannot be written", (done, ctypes.get_errno()), (-1, 14))
-    r.equal("loses no record", a.events(), [gid])
+    # The line that came up may have given the device another address.
+    r.check("loses no record", set(a.events()) == {gid}, "another event")
     ip("h1", "addr", "del", "10.9.0.101/24", "dev", "w1")
     await_events(a, gid[0])
     also.events()
