@@ -55,10 +55,9 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::GrantCreate) -> Result<Obje
     if qp.is_some_and(|qp| qp.qp().has_failed()) {
         return Err(enotconn());
     }
+    value.addr = object.addr();
     // The grant may have ended already.
-    let (addr, rkey) = object.key().unwrap_or((object.addr(), 0));
-    value.addr = addr;
-    value.rkey = rkey;
+    value.rkey = object.key().unwrap_or(0);
     value.length = object.attr().length;
     Ok(Object::Grant(object))
 }

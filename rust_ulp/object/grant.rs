@@ -74,6 +74,8 @@ pub(crate) struct RemoteKey {
     mr: Mutex<Option<Mr>>,
     /// By which its [`QpGrants`] has it.
     rkey: u32,
+    /// The address of its first byte.
+    addr: u64,
     /// The grant's handle; 0 before it has one.
     handle: Atomic<u32>,
     /// `GRANT_ACTIVE`, or the reason why it ends: `GRANT_USED` or `GRANT_EXPIRED`.
@@ -88,10 +90,11 @@ pub(crate) struct RemoteKey {
 
 impl RemoteKey {
     fn new(mr: Mr, attr: &GrantAttr, epoch: i32) -> Result<Arc<Self>> {
-        let rkey = mr.rkey();
+        let (rkey, addr) = (mr.rkey(), mr.addr());
         Arc::pin_init(
             pin_init!(Self {
                 rkey,
+                addr,
                 mr <- new_mutex!(Some(mr), "rust_ulp::RemoteKey::mr"),
                 handle: Atomic::new(0),
                 state: Atomic::new(abi::GRANT_ACTIVE),
@@ -456,10 +459,9 @@ impl GrantObject {
         }
     }
 
-    /// Returns address and key; [`None`] when it has ended. Sleeps.
-    pub(crate) fn key(&self) -> Option<(u64, u32)> {
-        let slot = self.key.mr.lock();
-        slot.as_ref().map(|mr| (mr.addr(), mr.rkey()))
+    /// Returns the key; [`None`] when it has ended. Sleeps.
+    pub(crate) fn key(&self) -> Option<u32> {
+        self.key.mr.lock().as_ref().map(Mr::rkey)
     }
 
     /// Revokes the key. After it returns, the peer can access nothing by it. Sleeps.
@@ -488,7 +490,7 @@ impl GrantObject {
     /// Returns `GRANT_ACTIVE` and the key, or why it has ended and 0. Sleeps while it ends.
     pub(crate) fn state(&self) -> (u32, u32) {
         match self.key() {
-            Some((_, rkey)) => (abi::GRANT_ACTIVE, rkey),
+            Some(rkey) => (abi::GRANT_ACTIVE, rkey),
             None => (self.key.state.load(Relaxed), 0),
         }
     }
@@ -504,11 +506,9 @@ impl GrantObject {
         &self.attr
     }
 
-    /// Returns the address of its first byte.
+    /// Returns the address of its first byte, by which peers reach it.
     pub(crate) fn addr(&self) -> u64 {
-        self.attr
-            .offset
-            .saturating_add(self.buffer.pages().lead() as u64)
+        self.key.addr
     }
 }
 

@@ -109,6 +109,8 @@ def test_pages(r):
                 continue
             grant = b.file.grant(buffer, ALL, offset=offset, length=length)
             name = f"{length} bytes at {offset} of a buffer with pages of {buffer.page_size >> 10} KiB"
+            asked = b.file.call("GRANT_QUERY", grant=grant.handle)
+            r.equal(f"{name}: GRANT_QUERY tells its address", asked.addr, grant.addr)
             through(r, name, a, b, grant, buffer.map, offset, length)
 
 
