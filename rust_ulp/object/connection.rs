@@ -142,7 +142,7 @@ impl Stage {
             // what RoCE needs (`cma_resolve_iboe_route()`), or the port goes (`cm_init_av_by_path()`).
             Self::AddrQuery | Self::RouteQuery if err == EINVAL => ehostunreach(),
             // The manager knows before its handler does that the peer has gone.
-            Self::Accepting | Self::ConnectResponse if err == EINVAL => econnreset(),
+            Self::Accepting if err == EINVAL => econnreset(),
             _ => err,
         }
     }
@@ -627,7 +627,9 @@ impl Connection {
         progress.failure.map_or(Ok(()), Err)?;
         progress.outcome.param = agreed;
         drop(progress);
-        id.establish()?;
+        // The manager knows before its handler does that the peer has gone.
+        id.establish()
+            .map_err(|err| if err == EINVAL { econnreset() } else { err })?;
         self.established(&mut self.progress.lock(), &id);
         Ok(())
     }
@@ -742,13 +744,11 @@ impl Connection {
 
     /// Rejects the request. Sleeps.
     ///
-    /// Returns [`eisconn`] when it was accepted, [`enotconn`] when it is over, and [`ENOMEM`] when
-    /// the message could not be sent for want of memory: then the request still waits.
+    /// Returns [`eisconn`] when it was accepted, and [`enotconn`] when it is over.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
         let id = self.id.lock();
         let id = id.as_ref().map(|id| id.lock());
         let mut progress = self.progress.lock();
-        let before = (progress.stage, progress.failure);
         match progress.stage {
             // A requester that has gone is not told.
             Stage::Requested | Stage::Gone => progress.stage = Stage::Ended,
@@ -757,15 +757,11 @@ impl Connection {
         }
         progress.failure = Some(enotconn());
         drop(progress);
-        // The handler stays locked until the stage is right again.
-        let id = id.as_ref();
-        let rejected = id.map_or(Ok(()), |id| id.reject(cm::REJECT_CONSUMER, private_data));
-        if rejected == Err(ENOMEM) {
-            let mut progress = self.progress.lock();
-            (progress.stage, progress.failure) = before;
-            return Err(ENOMEM);
+        if let Some(id) = &id {
+            // Fails when the peer has gone, and without memory for the message. Then the manager has
+            // forgotten the request (`cm_send_rej_locked()`): the peer repeats it, as a new one.
+            let _ = id.reject(cm::REJECT_CONSUMER, private_data);
         }
-        // Any other failure says that the peer has gone already.
         Ok(())
     }
 

@@ -912,9 +912,9 @@ struct rust_ulp_accept {
 };
 
 /*
- * Rejects a request. One whose sender has gone ends as well.
+ * Rejects a request. One whose sender has gone ends as well. Without memory for the message the
+ * request ends, too, and the peer repeats it as a new one.
  *  EISCONN     the request was accepted, or another thread accepts it
- *  ENOMEM      no memory for the message: the request waits on
  *  ENOTCONN    the request has ended
  */
 struct rust_ulp_reject {
