@@ -812,7 +812,11 @@ fn read_buffers(table: &ObjectTable, sges: &[abi::Sge], inline: &mut [u8]) -> Re
             .split_at_mut_checked(sge.length as usize)
             .ok_or(EMSGSIZE)?;
         let offset = usize::try_from(sge.offset).map_err(|_| ERANGE)?;
-        table.buffer(sge.buffer)?.pages().read(offset, part)?;
+        let pages = table.buffer(sge.buffer)?.pages();
+        if pages.device().is_some() {
+            return Err(eopnotsupp());
+        }
+        pages.read(offset, part)?;
         rest = tail;
     }
     Ok(())

@@ -1092,7 +1092,7 @@ struct rust_ulp_wr {
  *  ENOTCONN    a send before RTS, a receive before INIT, or a request while another thread drains
  *              the queue pair; in ERR, requests are taken and flushed
  *  EOPNOTSUPP  the type of queue pair or the device does not support the operation; RECV to a queue
- *              pair with a shared receive queue
+ *              pair with a shared receive queue; inline data of a dma-buf on an adapter
  *  ERANGE      an element is not inside its buffer; the number of a queue pair exceeds 24 bits
  *  EXDEV       the buffer or address handle is of another protection domain than the queue pair
  */

@@ -175,7 +175,7 @@ def test_frames(r):
 def test_peer(r):
     """A dma-buf of memory without struct pages, which an adapter reaches by its addresses on the bus."""
     fd = exported()
-    a, b = two()
+    a, b = two(max_inline=min(8, ulp.HERE.inline))
     buffer = b.file.call("BUFFER_IMPORT", pd=b.pd, fd=fd)
     os.close(fd)
     r.equal("BUFFER_IMPORT of two pages on the bus: one key", buffer.keys, 1)
@@ -188,6 +188,10 @@ def test_peer(r):
         done.append(a.cq.wait(1)[0].status)
         a.buffer.map[:64] = bytes(64) if name == "RDMA_WRITE" else a.buffer.map[:64]
     r.equal("a write across both, and a read of it", (done, a.buffer.map[:64]), ([0, 0], data))
+    if ulp.HERE.inline:
+        # The processor does not reach such memory.
+        inline = b.qp.wr("SEND", buffer, 0, 8, flags=N["SEND_INLINE"])
+        r.equal("inline data of it", error_of(b.file.submit, [inline]), "EOPNOTSUPP")
     a.close()
     b.close()
 
