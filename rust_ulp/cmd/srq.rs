@@ -24,13 +24,13 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::SrqCreate) -> Result<Object
     if attributes.max_srq == 0 {
         return Err(eopnotsupp());
     }
-    if value.max_wr > MAX_QUEUE_DEPTH.min(attributes.max_srq_wr)
-        || value.max_sge > MAX_SGE.min(attributes.max_srq_sge)
-        || value.limit > value.max_wr
+    let (max_wr, max_sge) = (value.max_wr.max(1), value.max_sge.max(1));
+    if max_wr > MAX_QUEUE_DEPTH.min(attributes.max_srq_wr)
+        || max_sge > MAX_SGE.min(attributes.max_srq_sge)
+        || value.limit > max_wr
     {
         return Err(ERANGE);
     }
-    let (max_wr, max_sge) = (value.max_wr.max(1), value.max_sge.max(1));
     let table = ctx.file.table().read();
     let pd = table.use_pd(value.pd)?;
     let cq = table.use_cq(value.cq)?;

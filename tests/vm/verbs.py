@@ -698,6 +698,8 @@ def test_srq(r):
     p.far_cq.wait(8)
     armed = ulp.Srq(p.file, p.pd, cq, 8, 1, 3)
     r.equal("a limit can be set from the start", armed.query().limit, 3)
+    least = ulp.Srq(p.file, p.pd, cq, 0, 1, 1)
+    r.equal("one of 0 requests has 1, and a limit of 1", (least.max_wr, least.query().limit), (1, 1))
 
 
 def test_srq_end(r):
