@@ -186,9 +186,8 @@ static const struct hca_rules all_rules[] = {
 		.no_inline = true,
 	},
 	{
-		PLAIN,
-		/* It only says that it is iWARP. It has no connection manager. */
-		.name = "iwarp",
+		DRIVER("cxgb4", CXGB4),
+		/* hw/cxgb4/provider.c:c4iw_port_immutable; this one has no connection manager. */
 		.core_cap = RDMA_CORE_CAP_PROT_IWARP,
 	},
 	{

@@ -1177,7 +1177,7 @@ def test_connect(r):
 def test_unusable(r):
     """Devices that the module cannot serve: refused, alone and beside Soft-RoCE on the same netdevs."""
     reason, advice = {
-        "iwarp": ("it is iWARP", "is an iWARP device"),
+        "cxgb4": ("it is iWARP", "is an iWARP device"),
         "hip08": ("it has no fast registration", "is refused by the module"),
         "mana": ("its driver has no reliable queue pairs for the kernel", "is refused by the module"),
     }[personality()]
@@ -1221,7 +1221,7 @@ def test_unusable(r):
     f.close()
     status, said = tool("diagnose", "-d hca1")
     r.check("`ulp diagnose -d hca1` says why", status == 1 and f"hca1 {advice}" in said, said)
-    if personality() == "iwarp":
+    if personality() == "cxgb4":
         # The manager would bind their addresses to the iWARP devices, which are older.
         connect.End = lambda host, device="", **more: End(host, **more, device={"h1": "rxe1", "h2": "rxe2"}[host])
         connect.test_write(r)

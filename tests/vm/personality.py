@@ -55,7 +55,7 @@ PERSONALITIES = {
     "mana": Personality(kinds=("UD",), key=0),
     "ib": Personality(),
     "opa": Personality(srq=True, inline=0, key=512 << 12),
-    "iwarp": Personality(),
+    "cxgb4": Personality(),
     "strict": Personality(kinds=("RC",), posts_atomics=False, send_sge=1, inline=0, wr=511, cqe=1024, key=16 << 12),
 }
 SOFT_ROCE = Personality(srq=True, send_with_inv=True)
