@@ -266,16 +266,6 @@ static int good(void)
 	       *(u8 *)(b.page + 7);
 }
 
-static int fetch_and_add(void)
-{
-	u64 *word = b.page;
-	int status;
-
-	*word = 40;
-	status = move(IB_WR_ATOMIC_FETCH_AND_ADD, 8, 0, b.mr->rkey);
-	return status ? status : *word != 42 || *(u64 *)a.page != 40;
-}
-
 static int invalidated(void)
 {
 	struct ib_send_wr wr = {
@@ -411,7 +401,6 @@ struct test {
 
 static const struct test cases[] = {
 	CASE("good", 0, .run = good),
-	CASE("fetch_and_add", 0, .run = fetch_and_add),
 	CASE("missed", 0, .run = missed),
 	CASE("own_memory_unmapped", ANY_ERROR, .unmaps = &a, MOVE, .faults = 1),
 	CASE("peers_memory_unmapped", ANY_ERROR, .unmaps = &b, MOVE,

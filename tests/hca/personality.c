@@ -57,16 +57,9 @@ static const struct hca_rules all_rules[] = {
 		.max_inline = 101,
 		/* Nothing in hw/irdma raises it. */
 		.last_wqe = false,
-		/*
-		 * hw/irdma/icrdma_hw.c:icrdma_init_hw; by ctrl.c:irdma_sc_mr_reg_non_shared any
-		 * other counts as 4 KiB.
-		 */
+		/* hw/irdma/icrdma_hw.c:icrdma_init_hw; any other counts as 4 KiB. */
 		.page_sizes = SZ_4K | SZ_2M | SZ_1G,
-		/*
-		 * hw/irdma/verbs.c:irdma_query_device says so many, but irdma_post_send takes the
-		 * index and the first page of a table of one level, and above 512 pages
-		 * irdma_set_page fills one of two.
-		 */
+		/* hw/irdma/verbs.c:irdma_query_device, but irdma_post_send: one level alone. */
 		.max_pages = 262144,
 		.good_pages = 512,
 		/* hw/irdma/verbs.c:irdma_alloc_mr and irdma_hw_alloc_stag: STAGLEN. */
@@ -86,11 +79,7 @@ static const struct hca_rules all_rules[] = {
 		.max_sge_rd = 4,
 		/* Nothing in hw/qedr raises it. */
 		.last_wqe = false,
-		/*
-		 * hw/qedr/verbs.c:qedr_query_device says so many, but above 8192 pages
-		 * qedr_prepare_pbl_tbl() makes a table of two levels, and qedr_set_page() writes
-		 * the pages over its first level.
-		 */
+		/* hw/qedr/verbs.c:qedr_query_device, but qedr_set_page: one level alone. */
 		.max_pages = 16383,
 		.good_pages = 8192,
 		/* net/ethernet/qlogic/qed/qed_rdma.c:qed_rdma_bmap_alloc_id */
@@ -127,10 +116,7 @@ static const struct hca_rules all_rules[] = {
 		.last_wqe = false,
 		/* hw/erdma/erdma_hw.h, ERDMA_PAGE_SIZE_SUPPORT */
 		.page_sizes = 0x7ffff000,
-		/*
-		 * hw/erdma/erdma_qp.c:erdma_push_one_sqe: struct erdma_reg_mr_sqe has no
-		 * field for the size, which is that of erdma_ib_alloc_mr().
-		 */
+		/* hw/erdma/erdma_qp.c:erdma_push_one_sqe: REG_MR has no field for the size. */
 		.fixed_page_size = true,
 		/* hw/erdma/erdma_verbs.c:erdma_dereg_mr */
 		.hides_failure = true,
