@@ -47,7 +47,11 @@ void rust_ulp_h_device_describe(struct ib_device *dev,
 		.max_srq = attrs->max_srq,
 		.max_srq_wr = attrs->max_srq_wr,
 		.max_srq_sge = attrs->max_srq_sge,
-		.max_fast_reg_pages = attrs->max_fast_reg_page_list_len,
+		/* mlx5 and mlx4 have a list of pages also where their adapter has no REG_MR. */
+		.max_fast_reg_pages =
+			attrs->device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS ?
+				attrs->max_fast_reg_page_list_len :
+				0,
 		.local_ca_ack_delay = attrs->local_ca_ack_delay,
 		.atomic_cap = attrs->atomic_cap,
 		.numa_node = ibdev_to_node(dev),

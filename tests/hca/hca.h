@@ -53,8 +53,9 @@ struct hca_rules {
 	u32 max_rd_atomic, max_init_rd_atomic;
 	/* The MTU of the netdev. */
 	u32 mtu;
-	/* Pages under one key: what it reports, and what it can do. */
+	/* Pages under one key: what it reports, and can do. It says that it lacks REG_MR. */
 	u32 max_pages, good_pages;
+	bool no_reg_mr;
 	u64 page_sizes;
 	/* It refuses to post atomics; it grants none; it refuses to post LOCAL_INV. */
 	bool refuses_atomics, no_remote_atomics, no_local_inv;

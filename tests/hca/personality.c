@@ -50,6 +50,13 @@ static const struct hca_rules all_rules[] = {
 		.relaxed = true,
 	},
 	{
+		DRIVER("vf", MLX5),
+		/* hw/mlx5/main.c:mlx5_ib_query_device: umr_modify_entity_size_disabled */
+		.no_reg_mr = true,
+		.good_pages = 0,
+		.refuses_atomics = true,
+	},
+	{
 		DRIVER("irdma", IRDMA),
 		/* hw/irdma/verbs.c:irdma_validate_qp_attrs */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),

@@ -983,9 +983,11 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	attr->hw_ver = 3;
 	attr->max_qp = 1 << 17;
 	attr->max_qp_wr = rules->max_wr;
-	attr->device_cap_flags =
-		IB_DEVICE_RC_RNR_NAK_GEN | IB_DEVICE_SYS_IMAGE_GUID |
-		(rules->max_pages ? IB_DEVICE_MEM_MGT_EXTENSIONS : 0);
+	attr->device_cap_flags = IB_DEVICE_RC_RNR_NAK_GEN |
+				 IB_DEVICE_SYS_IMAGE_GUID |
+				 (rules->max_pages && !rules->no_reg_mr ?
+					  IB_DEVICE_MEM_MGT_EXTENSIONS :
+					  0);
 	attr->kernel_cap_flags = rules->dma_lkey ? IBK_LOCAL_DMA_LKEY : 0;
 	attr->max_send_sge = rules->max_send_sge;
 	attr->max_recv_sge = rules->max_recv_sge;

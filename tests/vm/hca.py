@@ -1179,6 +1179,7 @@ def test_unusable(r):
     reason, advice = {
         "cxgb4": ("it is iWARP", "is an iWARP device"),
         "hip08": ("it has no fast registration", "is refused by the module"),
+        "vf": ("it has no fast registration", "is refused by the module"),
         "mana": ("its driver has no reliable queue pairs for the kernel", "is refused by the module"),
     }[personality()]
     f = ulp.File("h1")

@@ -46,6 +46,7 @@ PERSONALITIES = {
     "plain": Personality(),
     "mlx4": Personality(srq=True, inline=0),
     "mlx5": Personality(srq=True, posts_atomics=False),
+    "vf": Personality(srq=True, posts_atomics=False, key=0),
     "irdma": Personality(**RC_UD, inline=101, grants_atomics=False, key=512 << 12),
     "qedr": Personality(kinds=("RC",), send_sge=4),
     "bnxt": Personality(**RC_UD, srq=True, posts_atomics=False),
