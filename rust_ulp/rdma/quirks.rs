@@ -50,6 +50,9 @@ pub(super) enum Rule {
     /// The driver moves a queue pair that is to be reset to ERR, says RESET, and refuses each way from
     /// there.
     NoReset,
+    /// Some adapters of the driver have no fast registration, and say so in their attributes, which
+    /// decide; the module does not read this.
+    NoFastReg,
     /// The driver creates no queue pairs of type RC for users of the kernel.
     NoRc,
     /// The driver creates no queue pairs of type UC.
@@ -143,6 +146,15 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_HNS,        Rule::NoUdInline,      "hw/hns/hns_roce_hw_v2.c:set_ud_wqe",            "hns"),
 
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::NoReset,         "hw/irdma/verbs.c:irdma_modify_qp_roce",         "irdma"),
+
+    // Only from HIP09 on.
+    row(bindings::RDMA_DRIVER_HNS,        Rule::NoFastReg,       "hw/hns/hns_roce_main.c:hns_roce_query_device",  "hip08"),
+    row(bindings::RDMA_DRIVER_MANA,       Rule::NoFastReg,       "hw/mana/device.c:mana_ib_dev_ops",              "mana"),
+    // As `bmme_flags` of its firmware say.
+    row(bindings::RDMA_DRIVER_MLX4,       Rule::NoFastReg,       "hw/mlx4/main.c:mlx4_ib_query_device",           "-"),
+    // With `umr_modify_entity_size_disabled`.
+    row(bindings::RDMA_DRIVER_MLX5,       Rule::NoFastReg,       "hw/mlx5/main.c:mlx5_ib_query_device",           "vf"),
+    row(bindings::RDMA_DRIVER_MTHCA,      Rule::NoFastReg,       "hw/mthca/mthca_provider.c:mthca_dev_ops",       "-"),
 
     row(bindings::RDMA_DRIVER_MANA,       Rule::NoRc,            "hw/mana/qp.c:mana_ib_create_rc_qp",             "mana"),
 

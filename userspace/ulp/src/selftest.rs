@@ -628,6 +628,8 @@ impl Report {
             tried("SendWithInv", invalidated),
             tried("NoUdInline", inline),
             tried("NoReset", reset),
+            // REG_MR registers its grant.
+            tried("NoFastReg", written),
             tried("NoRc", written),
             tried("NoUc", uc),
             tried("NoUd", ud),
