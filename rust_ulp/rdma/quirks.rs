@@ -89,7 +89,7 @@ pub(super) const LAB: &CStr = c"ulp_hca";
 const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::LargePages,      "hw/bnxt_re/ib_verbs.c:bnxt_re_build_reg_wqe",   "bnxt"),
     row(bindings::RDMA_DRIVER_HNS,        Rule::LargePages,      "hw/hns/hns_roce_hw_v2.c:set_frmr_seg",          "hns"),
-    row(bindings::RDMA_DRIVER_IONIC,      Rule::LargePages,      "hw/ionic/ionic_datapath.c:ionic_prep_reg",      "-"),
+    row(bindings::RDMA_DRIVER_IONIC,      Rule::LargePages,      "hw/ionic/ionic_datapath.c:ionic_prep_reg",      "ionic"),
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::LargePages,      "hw/irdma/ctrl.c:irdma_sc_mr_fast_register",     "irdma"),
     row(bindings::RDMA_DRIVER_MLX4,       Rule::LargePages,      "hw/mlx4/qp.c:set_reg_seg",                      "mlx4"),
     row(bindings::RDMA_DRIVER_MLX5,       Rule::LargePages,      "hw/mlx5/wr.c:set_reg_mkey_seg",                 "mlx5"),
@@ -104,7 +104,7 @@ const QUIRKS: &[Quirk] = &[
     // pages `irdma_set_page()` fills one of two.
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::MaxPages(512),   "hw/irdma/verbs.c:irdma_post_send",              "irdma"),
     // It takes the address of a region for the DMA address of its first page.
-    row(bindings::RDMA_DRIVER_OCRDMA,     Rule::MaxPages(0),     "hw/ocrdma/ocrdma_verbs.c:ocrdma_build_reg",     "-"),
+    row(bindings::RDMA_DRIVER_OCRDMA,     Rule::MaxPages(0),     "hw/ocrdma/ocrdma_verbs.c:ocrdma_build_reg",     "ocrdma"),
     // Above, `qedr_prepare_pbl_tbl()` makes a table of two levels, and `qedr_set_page()` writes the
     // pages over its first level.
     row(bindings::RDMA_DRIVER_QEDR,       Rule::MaxPages(8192),  "hw/qedr/verbs.c:qedr_set_page",                 "qedr"),
@@ -118,7 +118,7 @@ const QUIRKS: &[Quirk] = &[
 
     // These drivers free the region and report success when the command of the adapter fails.
     row(bindings::RDMA_DRIVER_ERDMA,      Rule::InvalidateFirst, "hw/erdma/erdma_verbs.c:erdma_dereg_mr",         "erdma"),
-    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::InvalidateFirst, "hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_dereg_mr",     "-"),
+    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::InvalidateFirst, "hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_dereg_mr",     "pvrdma"),
     // The responder holds the region until the message ends. After 50 s the region is freed all the
     // same.
     row(bindings::RDMA_DRIVER_RXE,        Rule::InvalidateFirst, "sw/rxe/rxe_pool.c:__rxe_cleanup",               "-"),
@@ -129,13 +129,11 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::LastWqe,         "hw/bnxt_re/main.c:bnxt_re_handle_qp_async_event", "bnxt"),
     row(bindings::RDMA_DRIVER_HFI1,       Rule::LastWqe,         "sw/rdmavt/qp.c:rvt_qp_mr_clean",                "opa"),
     row(bindings::RDMA_DRIVER_HNS,        Rule::LastWqe,         "hw/hns/hns_roce_qp.c:hns_roce_ib_qp_event",     "hns"),
-    row(bindings::RDMA_DRIVER_IONIC,      Rule::LastWqe,         "hw/ionic/ionic_admin.c:ionic_qp_event",         "-"),
+    row(bindings::RDMA_DRIVER_IONIC,      Rule::LastWqe,         "hw/ionic/ionic_admin.c:ionic_qp_event",         "ionic"),
     row(bindings::RDMA_DRIVER_MLX4,       Rule::LastWqe,         "hw/mlx4/qp.c:mlx4_ib_handle_qp_event",          "mlx4"),
     row(bindings::RDMA_DRIVER_MLX5,       Rule::LastWqe,         "hw/mlx5/qp.c:mlx5_ib_handle_qp_event",          "mlx5"),
-    row(bindings::RDMA_DRIVER_MTHCA,      Rule::LastWqe,         "hw/mthca/mthca_eq.c:mthca_eq_int",              "-"),
-    row(bindings::RDMA_DRIVER_OCRDMA,     Rule::LastWqe,         "hw/ocrdma/ocrdma_hw.c:ocrdma_dispatch_ibevent", "-"),
     row(bindings::RDMA_DRIVER_RXE,        Rule::LastWqe,         "sw/rxe/rxe_resp.c:flush_recv_queue",            "-"),
-    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::LastWqe,         "hw/vmw_pvrdma/pvrdma_main.c:pvrdma_intr1_handler", "-"),
+    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::LastWqe,         "hw/vmw_pvrdma/pvrdma_main.c:pvrdma_intr1_handler", "pvrdma"),
 
     row(bindings::RDMA_DRIVER_RXE,        Rule::OrderedSrq,      "sw/rxe/rxe_resp.c:get_srq_wqe",                 "-"),
 
@@ -162,11 +160,11 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_ERDMA,      Rule::NoUc,            "hw/erdma/erdma_verbs.c:erdma_qp_validate_attr", "erdma"),
     row(bindings::RDMA_DRIVER_HNS,        Rule::NoUc,            "hw/hns/hns_roce_qp.c:check_qp_type",            "hns"),
     // It makes one, which no path brings to RTR: only reliable ones have a header of their packets.
-    row(bindings::RDMA_DRIVER_IONIC,      Rule::NoUc,            "hw/ionic/ionic_controlpath.c:ionic_create_qp",  "-"),
+    row(bindings::RDMA_DRIVER_IONIC,      Rule::NoUc,            "hw/ionic/ionic_controlpath.c:ionic_create_qp",  "ionic"),
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::NoUc,            "hw/irdma/verbs.c:irdma_validate_qp_attrs",      "irdma"),
     row(bindings::RDMA_DRIVER_MANA,       Rule::NoUc,            "hw/mana/qp.c:mana_ib_create_qp",                "mana"),
     row(bindings::RDMA_DRIVER_QEDR,       Rule::NoUc,            "hw/qedr/verbs.c:qedr_check_qp_attrs",           "qedr"),
-    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::NoUc,            "hw/vmw_pvrdma/pvrdma_qp.c:pvrdma_create_qp",    "-"),
+    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::NoUc,            "hw/vmw_pvrdma/pvrdma_qp.c:pvrdma_create_qp",    "pvrdma"),
 
     row(bindings::RDMA_DRIVER_QEDR,       Rule::NoUd,            "hw/qedr/verbs.c:qedr_check_qp_attrs",           "qedr"),
 ];

@@ -30,7 +30,6 @@ MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
 static const struct hca_rules all_rules[] = {
 	{ PLAIN, .name = "plain" },
 	{
-		/* hw/mlx4/qp.c has all types, atomics and LAST_WQE_REACHED. */
 		DRIVER("mlx4", MLX4),
 		/* hw/mlx4/qp.c:set_kernel_sq_size */
 		.no_inline = true,
@@ -60,9 +59,8 @@ static const struct hca_rules all_rules[] = {
 		DRIVER("irdma", IRDMA),
 		/* hw/irdma/verbs.c:irdma_validate_qp_attrs */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
-		/* hw/irdma/user.h:IRDMA_MAX_INLINE_DATA_SIZE */
+		/* hw/irdma/user.h:IRDMA_MAX_INLINE_DATA_SIZE; nothing raises LAST_WQE_REACHED. */
 		.max_inline = 101,
-		/* Nothing in hw/irdma raises it. */
 		.last_wqe = false,
 		/* hw/irdma/icrdma_hw.c:icrdma_init_hw; any other counts as 4 KiB. */
 		.page_sizes = SZ_4K | SZ_2M | SZ_1G,
@@ -109,10 +107,9 @@ static const struct hca_rules all_rules[] = {
 		DRIVER("erdma", ERDMA),
 		/* hw/erdma/erdma_verbs.c:erdma_qp_validate_attr */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
-		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_SEND_SGE, ERDMA_MAX_RECV_SGE */
+		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_SEND_SGE, _RECV_SGE and ERDMA_MAX_SGE_RD */
 		.max_send_sge = 6,
 		.max_recv_sge = 1,
-		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_SGE_RD */
 		.max_sge_rd = 1,
 		/* hw/erdma/erdma_verbs.c:erdma_query_device: max_ord and max_ird are two. */
 		.max_rd_atomic = HCA_MAX_RD_ATOMIC,
@@ -127,6 +124,20 @@ static const struct hca_rules all_rules[] = {
 		.fixed_page_size = true,
 		/* hw/erdma/erdma_verbs.c:erdma_dereg_mr */
 		.hides_failure = true,
+	},
+	{
+		DRIVER("pvrdma", VMW_PVRDMA),
+		/* hw/vmw_pvrdma/pvrdma_qp.c:pvrdma_create_qp */
+		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
+		.no_inline = true,
+		/* hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_alloc_mr: PAGE_SHIFT; pvrdma_dereg_mr */
+		.fixed_page_size = true,
+		.hides_failure = true,
+	},
+	{
+		DRIVER("ionic", IONIC),
+		/* hw/ionic/ionic_controlpath.c:ionic_create_qp */
+		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 	},
 	{
 		DRIVER("hns", HNS),
@@ -145,6 +156,11 @@ static const struct hca_rules all_rules[] = {
 		.no_local_inv = true,
 		/* hw/hns/hns_roce_main.c:hns_roce_query_device: only from HIP09 on. */
 		.max_pages = 0,
+	},
+	{
+		DRIVER("ocrdma", OCRDMA),
+		/* hw/ocrdma/ocrdma_verbs.c:ocrdma_build_reg takes a region for its first page. */
+		.good_pages = 0,
 	},
 	{
 		DRIVER("mana", MANA),
