@@ -353,6 +353,12 @@ impl Device {
         self.has(Rule::InvalidateFirst)
     }
 
+    /// Returns whether the driver reports success although its adapter failed to revoke a key. Does
+    /// not sleep.
+    pub(super) fn hides_failure(&self) -> bool {
+        self.has(Rule::HidesFailure)
+    }
+
     /// Returns whether `port` is one of InfiniBand, and not of RoCE. Does not sleep.
     pub(crate) fn has_lids(&self, port: u32) -> bool {
         // SAFETY: The device is registered; the helper checks the port.

@@ -426,8 +426,18 @@ impl Region {
             // A queue pair that the driver did not destroy may register it later.
             return state::INVALID;
         }
-        if !invalid && self.fast_reg.pd().device().invalidates_first() {
-            invalid = self.fast_reg.invalidate(rkey).is_ok();
+        let device = self.fast_reg.pd().device();
+        if !invalid && device.invalidates_first() {
+            let invalidated = self.fast_reg.invalidate(rkey);
+            invalid = invalidated.is_ok();
+            if !invalid && device.hides_failure() {
+                // Its success would not say that the key is dead.
+                pr_warn_once!(
+                    "a driver refused to invalidate a key: {:?}; its memory is kept\n",
+                    invalidated
+                );
+                return state::LIVE;
+            }
         }
         fault::step();
         // SAFETY: As above. The driver waits for accesses under way. A region whose driver refuses
@@ -702,7 +712,8 @@ impl Mr {
     /// The driver deregisters the region. If it refuses, an invalidation revokes the key alone, and
     /// the memory stays the device's. Fails with
     ///
-    /// - [`EIO`] when the driver refuses both: the key is valid, and a later call tries again,
+    /// - [`EIO`] when the driver refuses both, or hides a failure and refuses the invalidation that
+    ///   comes first: the key may be valid, and a later call tries again,
     /// - [`EBUSY`] while another thread revokes it.
     pub(crate) fn revoke(&self) -> Result {
         self.memory.revoke()

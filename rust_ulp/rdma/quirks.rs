@@ -29,11 +29,12 @@ pub(super) enum Rule {
     /// The driver has no `IB_WR_LOCAL_INV`, and warns of it.
     NoLocalInv,
     /// A key is invalidated before its region is deregistered. That alone does not end a message of a
-    /// peer that is being written there, or the driver reports success although its adapter failed
-    /// to revoke the key. On other drivers, deregistering alone revokes a key, or fails.
+    /// peer that is being written there, or the driver hides a failure. On other drivers,
+    /// deregistering alone revokes a key, or fails.
     InvalidateFirst,
-    /// The driver reports success although its adapter failed to revoke the key, and has no
-    /// `IB_WR_LOCAL_INV`: the module cannot know that a peer still has access.
+    /// The driver reports success although its adapter failed to revoke the key. A region whose key
+    /// could not be invalidated before is kept. Where the driver has no `IB_WR_LOCAL_INV`, the module
+    /// cannot know that a peer still has access.
     HidesFailure,
     /// The driver raises `IB_EVENT_QP_LAST_WQE_REACHED`.
     LastWqe,
@@ -123,8 +124,10 @@ const QUIRKS: &[Quirk] = &[
     // same.
     row(bindings::RDMA_DRIVER_RXE,        Rule::InvalidateFirst, "sw/rxe/rxe_pool.c:__rxe_cleanup",               "-"),
 
+    row(bindings::RDMA_DRIVER_ERDMA,      Rule::HidesFailure,    "hw/erdma/erdma_verbs.c:erdma_dereg_mr",         "erdma"),
     // It frees the region when DESTROY_MPT fails, as when a mailbox times out, and only warns.
     row(bindings::RDMA_DRIVER_HNS,        Rule::HidesFailure,    "hw/hns/hns_roce_mr.c:hns_roce_mr_free",         "hns"),
+    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::HidesFailure,    "hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_dereg_mr",     "pvrdma"),
 
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::LastWqe,         "hw/bnxt_re/main.c:bnxt_re_handle_qp_async_event", "bnxt"),
     row(bindings::RDMA_DRIVER_HFI1,       Rule::LastWqe,         "sw/rdmavt/qp.c:rvt_qp_mr_clean",                "opa"),

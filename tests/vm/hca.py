@@ -816,6 +816,22 @@ def test_hidden(r):
     b.close()
 
 
+def test_kept_key(r):
+    """A driver that hides failures does not invalidate a key: the region is kept until it does."""
+    a, b = two()
+    adapter(refuse_send=1, fail_name="destroy_key", fail_command=1)
+    said = error_of(b.file.destroy, b.grant.handle), adapter_says("refuse_send"), adapter_says("fail_command")
+    r.equal("DESTROY of a grant whose key is not invalidated: EIO, and its region stays", said, ("EIO", "0", "1"))
+    adapter(fail_command=0, fail_name="")
+    a.file.submit([a.write(b, 8)])
+    r.equal("... the key works", a.cq.wait(1)[0].status, 0)
+    r.equal("DESTROY of the grant when the driver works", error_of(b.file.destroy, b.grant.handle), "none")
+    a.file.submit([a.write(b, 8)])
+    r.equal("... the key is dead", a.cq.wait(1)[0].status, REFUSED)
+    a.close()
+    b.close()
+
+
 def test_unrevoked(r):
     """A key that the driver neither deregisters nor invalidates: revoking it fails, and may be tried again."""
     a, b = two()
