@@ -194,6 +194,19 @@ impl Progress {
     fn number(&self) -> u32 {
         self.qp.as_ref().map_or(0, |qp| qp.number())
     }
+
+    /// Returns the state, `CONN_*`, and the handle of the queue pair or 0.
+    fn state(&self) -> (u32, u32) {
+        let state = match self.stage {
+            Stage::Requested => abi::CONN_REQUESTED,
+            Stage::Established => abi::CONN_ESTABLISHED,
+            Stage::Ended => abi::CONN_DISCONNECTED,
+            Stage::TimewaitExit => abi::CONN_TIMEWAIT_OVER,
+            Stage::Gone | Stage::Failed => abi::CONN_FAILED,
+            _ => abi::CONN_CONNECTING,
+        };
+        (state, self.qp.as_ref().map_or(0, |qp| qp.handle()))
+    }
 }
 
 /// A connection of a file, or a request for one.
@@ -791,24 +804,17 @@ impl Connection {
         self.user_data.load(Relaxed)
     }
 
-    /// Returns its state, `CONN_*`, and the handle of its queue pair or 0.
-    pub(crate) fn state(&self) -> (u32, u32) {
-        let (state, qp, _) = self.look();
-        (state, qp)
+    /// Returns its state, `CONN_*`, and the handle of its queue pair or 0; [`None`] while another
+    /// thread changes them, which may wait for the driver.
+    pub(crate) fn try_state(&self) -> Option<(u32, u32)> {
+        Some(self.progress.try_lock()?.state())
     }
 
-    /// Returns what [`Self::state`] and [`Self::outcome`] return, of one moment.
+    /// Returns its state, `CONN_*`, the handle of its queue pair or 0, and what [`Self::outcome`]
+    /// returns, of one moment. Sleeps.
     pub(crate) fn look(&self) -> (u32, u32, Outcome) {
         let progress = self.progress.lock();
-        let state = match progress.stage {
-            Stage::Requested => abi::CONN_REQUESTED,
-            Stage::Established => abi::CONN_ESTABLISHED,
-            Stage::Ended => abi::CONN_DISCONNECTED,
-            Stage::TimewaitExit => abi::CONN_TIMEWAIT_OVER,
-            Stage::Gone | Stage::Failed => abi::CONN_FAILED,
-            _ => abi::CONN_CONNECTING,
-        };
-        let qp = progress.qp.as_ref().map_or(0, |qp| qp.handle());
+        let (state, qp) = progress.state();
         (state, qp, progress.outcome)
     }
 }

@@ -214,7 +214,11 @@ fn show_listener(m: &SeqFile, handle: u32, listener: &Listener) {
 }
 
 fn show_connection(m: &SeqFile, handle: u32, connection: &Connection) {
-    let (state, qp) = connection.state();
+    // The caller holds the table, which others want to change.
+    let Some((state, qp)) = connection.try_state() else {
+        seq_print!(m, "rust_ulp-connection:\t{:#x} busy\n", handle);
+        return;
+    };
     seq_print!(
         m,
         "rust_ulp-connection:\t{:#x} qp {:#x} {}\n",

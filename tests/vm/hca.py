@@ -816,6 +816,27 @@ def test_hidden(r):
     b.close()
 
 
+def test_busy(r):
+    """A driver is slow to end a connection: fdinfo does not wait for it."""
+    connect.End = lambda host, device="", **more: End(host, **more)
+    server, c = connect.Server(), connect.client()
+    got = connect.meet(server, c)[0]
+
+    def shown():
+        with open(f"/proc/self/fdinfo/{c.file.fd}") as f:
+            return [line.split()[-1] for line in f if line.startswith("rust_ulp-connection:")]
+
+    r.check("fdinfo: the connection is established", ulp.until(lambda: shown() == ["established"]), shown())
+    adapter(command_us=3_000_000)
+    leaving = in_background(lambda: c.file.call("DISCONNECT", conn=got.handle))
+    r.check("fdinfo while a driver ends the connection: busy", ulp.until(lambda: shown() == ["busy"]), shown())
+    adapter(command_us=0)
+    r.check("DISCONNECT ends", not isinstance(ended(leaving), str), leaving.result)
+    r.check("fdinfo: the connection has ended", ulp.until(lambda: shown() == ["ended"]), shown())
+    server.close()
+    c.file.close()
+
+
 def test_kept_key(r):
     """A driver that hides failures does not invalidate a key: the region is kept until it does."""
     a, b = two()
