@@ -875,7 +875,9 @@ impl<H: WrHandler> Qp<H> {
 
     /// Ends the queue pair, whoever else has it: refuses requests, waits until the handlers of all
     /// requests have returned, and has the driver destroy it. When this returns, nothing of the peer
-    /// arrives through it. Later calls do nothing. Sleeps.
+    /// arrives through it. If the driver refuses to destroy it, as ionic may, and to move it to ERR,
+    /// the adapter may still write to the memory of its requests, which is leaked; the caller is not
+    /// told. Later calls do nothing. Sleeps.
     pub(crate) fn shut_down(&self) {
         let mut life = self.modifying.lock();
         if *life != Life::Alive {
