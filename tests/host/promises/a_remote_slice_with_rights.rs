@@ -2,9 +2,6 @@
 //! Rights come from a grant.
 //@ error E0451: of struct `RemoteSlice`
 
-use rust_ulp::error::Result;
-use rust_ulp::*;
-
 pub fn promise() -> Result<RemoteSlice> {
     let slice = RemoteSlice::new(0, 8, 1)?;
     let slice = RemoteSlice { addr: 0, len: 8, rkey: 1, access: None }; //~ BAD

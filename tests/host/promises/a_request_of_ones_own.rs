@@ -2,10 +2,6 @@
 //! What can be posted is this crate's to say.
 //@ error E0277: Sealed` is not satisfied
 
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::{AnyRequest, Post, Request, Send};
-use rust_ulp::*;
-
 pub struct Mine;
 
 impl From<Mine> for Request<'static> {

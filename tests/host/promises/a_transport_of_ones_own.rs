@@ -2,9 +2,6 @@
 //! There are three transports.
 //@ error E0277: Sealed` is not satisfied
 
-use rust_ulp::qp::{Rc, Transport};
-use rust_ulp::*;
-
 #[derive(Debug)]
 pub enum Mine {}
 

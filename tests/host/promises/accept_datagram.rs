@@ -2,11 +2,6 @@
 //! A peer that connects is given a connected queue pair.
 //@ error E0277: Connected` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::{Rc, Ud};
-use rust_ulp::tcp::Incoming;
-use rust_ulp::*;
-
 pub fn promise(peers: [Incoming; 2], rc: PreparedQp<Rc>, ud: PreparedQp<Ud>) -> Result<()> {
     let [one, other] = peers;
     drop((&other, &ud));

@@ -2,11 +2,6 @@
 //! An atomic operation needs a reliable connection.
 //@ error E0277: Post<'_, Uc>` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::{Rc, Uc};
-use rust_ulp::wr::FetchAdd;
-use rust_ulp::*;
-
 pub fn promise(rc: &Qp<Rc>, uc: &Qp<Uc>, at: RemoteSlice, dst: LocalSlice) -> Result<()> {
     rc.post(FetchAdd::new(at, 1, dst.clone()))?;
     uc.post(FetchAdd::new(at, 1, dst))?; //~ BAD

@@ -2,11 +2,6 @@
 //! There is no batch of sends for a queue pair that is not connected.
 //@ error E0599: no method named `batch` found for struct `Qp<Rc, Init>`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::Recv;
-use rust_ulp::*;
-
 pub fn promise(qp: PreparedQp<Rc>) -> Result<()> {
     let _ = qp.batch(); //~ BAD
     qp.post_recv(Recv::empty())

@@ -2,10 +2,6 @@
 //! Two holders of a batch do not post it at once.
 //@ error E0499: cannot borrow `batch` as mutable more than once at a time
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::*;
-
 pub fn promise(qp: &Qp<Rc>) -> Result<()> {
     let mut batch = qp.batch();
     let first = &mut batch;

@@ -2,11 +2,6 @@
 //! Inline bytes are read when the batch is posted: they live until then.
 //@ error E0597: `bytes` does not live long enough
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::Write;
-use rust_ulp::*;
-
 pub fn promise(qp: &Qp<Rc>, dst: RemoteSlice) -> Result<usize> {
     let kept = vec![1, 2, 3];
     let mut batch = qp.batch();

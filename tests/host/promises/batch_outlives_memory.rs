@@ -2,11 +2,6 @@
 //! A request borrows its memory until it is posted.
 //@ error E0505: cannot move out of `buf` because it is borrowed
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::Write;
-use rust_ulp::*;
-
 pub fn promise(qp: &Qp<Rc>, buf: Buffer, to: RemoteSlice) -> Result<usize> {
     let mut batch = qp.batch();
     batch.push(Write::new(buf.slice(..8)?, to))?;

@@ -2,9 +2,6 @@
 //! Nor is it indexed, for reading or writing.
 //@ error E0608: cannot index into a value of type `&Buffer`
 
-use rust_ulp::error::Result;
-use rust_ulp::*;
-
 pub fn promise(buffer: &Buffer) -> Result<u8> {
     let byte = buffer.load_u8(0, std::sync::atomic::Ordering::Relaxed)?;
     let byte = buffer[0]; //~ BAD

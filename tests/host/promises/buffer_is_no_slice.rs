@@ -2,9 +2,6 @@
 //! It does not turn into a slice where one is wanted.
 //@ error E0308: expected `&[u8]`, found `&Buffer`
 
-use rust_ulp::error::Result;
-use rust_ulp::*;
-
 fn bytes(_: &[u8]) {}
 
 pub fn promise(buffer: &Buffer) -> Result<()> {

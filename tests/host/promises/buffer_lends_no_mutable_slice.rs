@@ -2,9 +2,6 @@
 //! What cannot be read by reference cannot be written by one.
 //@ error E0277: AsMut<[u8]>` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::*;
-
 fn bytes(_: &mut impl AsMut<[u8]>) {}
 
 pub fn promise(mut buffer: Buffer) -> Result<()> {

@@ -2,9 +2,6 @@
 //! A peer may write to a buffer at any time: there is no reference to its bytes.
 //@ error E0277: AsRef<[u8]>` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::*;
-
 fn bytes(_: &impl AsRef<[u8]>) {}
 
 pub fn promise(buffer: &Buffer) -> Result<()> {

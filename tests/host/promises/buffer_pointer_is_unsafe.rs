@@ -2,8 +2,6 @@
 //! Only unsafe code reads through the address of a buffer.
 //@ error E0133: is unsafe and requires unsafe
 
-use rust_ulp::*;
-
 pub fn promise(buffer: &Buffer) -> Option<usize> {
     let pointer = buffer.as_ptr()?;
     let _ = pointer.as_ref(); //~ BAD

@@ -2,12 +2,6 @@
 //! A chunk that was posted is the request's: nobody reads it before it came back.
 //@ error E0382: borrow of moved value: `chunk`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::Write;
-use rust_ulp::*;
-use rust_ulp_extra::pool::Chunk;
-
 pub fn promise(qp: &Qp<Rc>, chunk: Chunk, to: RemoteSlice) -> Result<()> {
     let mut bytes = [0; 8];
     chunk.read_at(0, &mut bytes)?;

@@ -2,8 +2,6 @@
 //! Nobody keeps a second handle of a chunk.
 //@ error E0599: no method named `clone` found for struct `Chunk
 
-use rust_ulp_extra::pool::Pool;
-
 pub fn promise(pool: &Pool) -> Option<usize> {
     let chunk = pool.take()?;
     let _ = chunk.clone(); //~ BAD

@@ -2,12 +2,6 @@
 //! A chunk is in one request at a time.
 //@ error E0382: use of moved value: `chunk`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::{Send, Write};
-use rust_ulp::*;
-use rust_ulp_extra::pool::Chunk;
-
 pub fn promise(qp: &Qp<Rc>, chunk: Chunk, to: RemoteSlice) -> Result<()> {
     chunk.post(qp, |memory| Ok(Write::new(memory, to)))?;
     chunk.post(qp, |memory| Ok(Send::new(memory)))?; //~ BAD

@@ -2,10 +2,6 @@
 //! Nobody keeps a copy of a queue pair from before it was connected.
 //@ error E0599: no method named `clone` found for struct `Qp`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::*;
-
 pub fn promise(prepared: PreparedQp<Rc>, peer: Endpoint) -> Result<()> {
     let _ = prepared.clone(); //~ BAD
     let qp = prepared.connect(peer)?;

@@ -4,9 +4,6 @@
 
 #![deny(unused_must_use)]
 
-use rust_ulp::error::Result;
-use rust_ulp::*;
-
 pub fn promise(cq: &Cq) -> Result<()> {
     let done = cq.wait(std::time::Duration::from_secs(1))?.ok()?;
     cq.wait(std::time::Duration::from_secs(1))?; //~ BAD

@@ -2,10 +2,6 @@
 //! A datagram queue pair is connected to nobody.
 //@ error E0599: the method `connect` exists for struct `Qp<Ud, Init>`, but its trait bounds
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::{Rc, Ud};
-use rust_ulp::*;
-
 pub fn promise(pd: &Pd, cq: &Cq, peer: Endpoint) -> Result<()> {
     let qp = pd.qp_builder::<Rc>(cq).build()?;
     qp.connect(peer)?;

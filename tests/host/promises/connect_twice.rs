@@ -2,10 +2,6 @@
 //! A queue pair is connected once, even when that failed.
 //@ error E0382: use of moved value: `prepared`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::*;
-
 pub fn promise(prepared: PreparedQp<Rc>, peer: Endpoint) -> Result<()> {
     if let Err(error) = prepared.connect(peer) {
         eprintln!("{error}");

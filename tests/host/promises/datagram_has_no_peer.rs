@@ -2,9 +2,6 @@
 //! A datagram queue pair has no other end.
 //@ error E0599: the method `peer` exists for reference `&Qp<Ud>`, but its trait bounds
 
-use rust_ulp::qp::{Uc, Ud};
-use rust_ulp::*;
-
 pub fn promise(uc: &Qp<Uc>, ud: &Qp<Ud>) {
     println!("{} {}", ud.endpoint(), uc.peer());
     println!("{}", ud.peer()); //~ BAD

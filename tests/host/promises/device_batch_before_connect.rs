@@ -2,11 +2,6 @@
 //! A batch over queue pairs takes no send for one that is not connected.
 //@ error E0277: RequestFor<'_, &Qp<Rc, Init>>` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::{Recv, Send};
-use rust_ulp::*;
-
 pub fn promise(dev: &Device, qp: &PreparedQp<Rc>, src: LocalSlice) -> Result<()> {
     let mut batch = dev.batch();
     batch.push(qp, Recv::new(src.clone()))?;

@@ -2,10 +2,6 @@
 //! A queue pair of datagrams has no peer for whom a grant could be.
 //@ error E0277: the trait bound `Ud: Connected` is not satisfied
 
-use rust_ulp::grant::GrantOptions;
-use rust_ulp::qp::{Rc, Ud};
-use rust_ulp::*;
-
 pub fn promise(qp: &Qp<Rc>, datagrams: &Qp<Ud>) -> (GrantOptions, GrantOptions) {
     let other = GrantOptions::new();
     let other = other.bound_to(datagrams); //~ BAD

@@ -2,11 +2,6 @@
 //! Nor do they change while the batch has them.
 //@ error E0506: cannot assign to `bytes[_]` because it is borrowed
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::Send;
-use rust_ulp::*;
-
 pub fn promise(qp: &Qp<Rc>) -> Result<u8> {
     let mut bytes = [1, 2, 3];
     let mut batch = qp.batch();

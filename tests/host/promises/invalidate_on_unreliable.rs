@@ -2,11 +2,6 @@
 //! A key is taken away over a reliable connection.
 //@ error E0277: Post<'_, Uc>` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::{Rc, Uc};
-use rust_ulp::wr::Send;
-use rust_ulp::*;
-
 pub fn promise(rc: &Qp<Rc>, uc: &Qp<Uc>, grant: RemoteSlice) -> Result<()> {
     rc.post(Send::empty().invalidate(grant))?;
     uc.post(Send::empty().invalidate(grant))?; //~ BAD

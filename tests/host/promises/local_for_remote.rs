@@ -2,11 +2,6 @@
 //! Nor is this side's memory a peer's, before it was granted.
 //@ error E0308: expected `RemoteSlice`, found `LocalSlice<'_>`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::Write;
-use rust_ulp::*;
-
 pub fn promise(qp: &Qp<Rc>, here: LocalSlice, grant: &Grant) -> Result<()> {
     qp.post(Write::new(here.clone(), here.clone()))?; //~ BAD
     qp.post(Write::new(here, grant.remote()))

@@ -2,10 +2,6 @@
 //! A queue pair that is not connected has no other end.
 //@ error E0599: no method named `peer` found for struct `Qp<Rc, Init>`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::*;
-
 pub fn promise(prepared: PreparedQp<Rc>, peer: Endpoint) -> Result<()> {
     println!("{}", prepared.peer()); //~ BAD
     println!("{}", prepared.connect(peer)?.peer());

@@ -2,11 +2,6 @@
 //! Only what is sent can be taken along at once.
 //@ error E0599: no method named `inline` found for struct `Read
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::{Read, Write};
-use rust_ulp::*;
-
 pub fn promise(qp: &Qp<Rc>, here: LocalSlice, there: RemoteSlice) -> Result<()> {
     qp.post(Write::new(here.clone(), there).inline())?;
     let read = Read::new(there, here);

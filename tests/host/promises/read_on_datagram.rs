@@ -2,11 +2,6 @@
 //! RDMA goes over connections.
 //@ error E0277: Post<'_, Ud>` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::{Rc, Ud};
-use rust_ulp::wr::{Read, Recv};
-use rust_ulp::*;
-
 pub fn promise(rc: &Qp<Rc>, ud: &Qp<Ud>, src: RemoteSlice, dst: LocalSlice) -> Result<()> {
     rc.post(Read::new(src, dst.clone()))?;
     ud.post_recv(Recv::new(dst.clone()))?;

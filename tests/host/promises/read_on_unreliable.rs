@@ -2,11 +2,6 @@
 //! A read needs a reliable connection: there is nobody to answer on an unreliable one.
 //@ error E0277: Post<'_, Uc>` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Uc;
-use rust_ulp::wr::{Read, Send, Write};
-use rust_ulp::*;
-
 pub fn promise(uc: &Qp<Uc>, remote: RemoteSlice, local: LocalSlice) -> Result<()> {
     uc.post(Write::new(local.clone(), remote))?;
     uc.post(Send::new(local.clone()))?;

@@ -2,10 +2,6 @@
 //! A connection needs a peer before it is ready.
 //@ error E0599: no method named `ready` found for struct `Qp<Uc, Init>`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::{Uc, Ud};
-use rust_ulp::*;
-
 pub fn promise(uc: PreparedQp<Uc>, ud: PreparedQp<Ud>) -> Result<()> {
     ud.ready()?;
     uc.ready()?; //~ BAD

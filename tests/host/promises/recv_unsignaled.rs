@@ -2,11 +2,6 @@
 //! A receive always makes a completion.
 //@ error E0599: no method named `signaled` found for struct `Recv
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::{Recv, Send};
-use rust_ulp::*;
-
 pub fn promise(qp: &Qp<Rc>) -> Result<()> {
     qp.post(Send::empty().signaled(false))?;
     let recv = Recv::empty();

@@ -2,10 +2,6 @@
 //! What is not acknowledged is not repeated.
 //@ error E0599: no method named `retry_cnt` found for struct `QpBuilder<Uc>`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::{Rc, Retries, Uc};
-use rust_ulp::*;
-
 pub fn promise(pd: &Pd, cq: &Cq) -> Result<()> {
     pd.qp_builder::<Rc>(cq).retry_cnt(Retries::DEFAULT).build()?;
     let uc = pd.qp_builder::<Uc>(cq);

@@ -2,11 +2,6 @@
 //! A queue pair that is not connected takes receives, and nothing else.
 //@ error E0599: no method named `post` found for struct `Qp<Rc, Init>`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::{Recv, Send};
-use rust_ulp::*;
-
 pub fn promise(qp: PreparedQp<Rc>, src: LocalSlice) -> Result<()> {
     qp.post_recv(Recv::empty())?;
     qp.post(Send::new(src))?; //~ BAD

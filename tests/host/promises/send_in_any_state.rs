@@ -2,11 +2,6 @@
 //! What holds a queue pair in a state that it does not know posts receives, and nothing else.
 //@ error E0599: no method named `post` found for reference `&Qp<Rc, S>`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::{Rc, State};
-use rust_ulp::wr::{Recv, Send};
-use rust_ulp::*;
-
 pub fn promise<S: State>(qp: &Qp<Rc, S>, src: LocalSlice) -> Result<()> {
     qp.post_recv(Recv::empty())?;
     qp.post(Send::new(src))?; //~ BAD

@@ -2,10 +2,6 @@
 //! A shared receive queue takes receives.
 //@ error E0277: RequestFor<'_, &Srq>` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::wr::{Recv, Send};
-use rust_ulp::*;
-
 pub fn promise(device: &Device, srq: &Srq) -> Result<()> {
     let mut batch = device.batch();
     batch.push(srq, Recv::empty())?;

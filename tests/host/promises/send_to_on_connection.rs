@@ -2,11 +2,6 @@
 //! Over a connection there is one receiver, and no other can be named.
 //@ error E0277: Post<'_, Rc>` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::{Rc, Ud};
-use rust_ulp::wr::SendTo;
-use rust_ulp::*;
-
 pub fn promise(rc: &Qp<Rc>, ud: &Qp<Ud>, to: &Destination) -> Result<()> {
     ud.post(SendTo::empty(to))?;
     rc.post(SendTo::empty(to))?; //~ BAD

@@ -2,11 +2,6 @@
 //! A datagram says who it is for.
 //@ error E0277: Post<'_, Ud>` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Ud;
-use rust_ulp::wr::{Send, SendTo};
-use rust_ulp::*;
-
 pub fn promise(ud: &Qp<Ud>, to: &Destination, src: LocalSlice) -> Result<()> {
     ud.post(SendTo::new(src.clone(), to))?;
     ud.post(Send::new(src))?; //~ BAD

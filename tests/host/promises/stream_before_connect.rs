@@ -2,11 +2,6 @@
 //! A stream begins when its queue pair is connected.
 //@ error E0308: mismatched types
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::*;
-use rust_ulp_extra::stream;
-
 pub fn promise(
     sender: stream::PreparedSender,
     prepared: PreparedQp<Rc>,

@@ -2,11 +2,6 @@
 //! A stream has one writer at a time.
 //@ error E0596: cannot borrow `*shared` as mutable
 
-use rust_ulp::error::Result;
-use rust_ulp::*;
-use rust_ulp_extra::stream;
-use std::time::Duration;
-
 pub fn promise(sender: &mut stream::Sender) -> Result<()> {
     sender.send(b"mine", Duration::ZERO)?;
     let shared = &*sender;

@@ -2,11 +2,6 @@
 //! A stream is written over a reliable connection.
 //@ error E0308: mismatched types
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::{Rc, Uc};
-use rust_ulp::*;
-use rust_ulp_extra::stream;
-
 pub fn promise(reliable: PreparedQp<Rc>, other: PreparedQp<Uc>) -> Result<()> {
     let _ = stream::PreparedSender::new(&reliable, 4096)?;
     let _ = stream::PreparedSender::new(&other, 4096)?; //~ BAD

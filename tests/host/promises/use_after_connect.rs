@@ -2,11 +2,6 @@
 //! Connecting takes the queue pair: what it was is gone.
 //@ error E0382: borrow of moved value: `prepared`
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::Rc;
-use rust_ulp::wr::Recv;
-use rust_ulp::*;
-
 pub fn promise(prepared: PreparedQp<Rc>, peer: Endpoint) -> Result<()> {
     prepared.post_recv(Recv::empty())?;
     let qp = prepared.connect(peer)?;

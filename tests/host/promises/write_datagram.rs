@@ -2,11 +2,6 @@
 //! Nobody's memory is reached by datagrams.
 //@ error E0277: Post<'_, Ud>` is not satisfied
 
-use rust_ulp::error::Result;
-use rust_ulp::qp::{Uc, Ud};
-use rust_ulp::wr::{Recv, Write};
-use rust_ulp::*;
-
 pub fn promise(uc: &Qp<Uc>, ud: &Qp<Ud>, src: LocalSlice, dst: RemoteSlice) -> Result<()> {
     uc.post(Write::new(src.clone(), dst))?;
     let mut batch = ud.batch();

@@ -2,10 +2,11 @@
 
 //! What must not compile.
 //!
-//! Each file of `promises/` has lines marked `//~ BAD`, and says which error they are. Without these
-//! lines it compiles; with them it does not, for that reason and in one of those lines. The code of
-//! the error and a part of its text are compared, not all that a compiler has to say: that changes
-//! from one version to the next. `trybuild` compares all of it, and does not compile the good lines.
+//! Each file of `promises/` has lines marked `//~ BAD`, and says which error they are. Its imports are
+//! [`IMPORTS`]. Without the marked lines it compiles; with them it does not, for that reason and in one
+//! of those lines. The code of the error and a part of its text are compared, not all that a compiler
+//! has to say: that changes from one version to the next. `trybuild` compares all of it, and does not
+//! compile the good lines.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +17,15 @@ struct Library {
     rlib: PathBuf,
     extra: PathBuf,
 }
+
+/// What each promise imports. It stands behind the text of the promise, whose lines keep their numbers.
+const IMPORTS: &str = "
+use rust_ulp::{error::Result, grant::GrantOptions, tcp::Incoming, *};
+use rust_ulp::qp::{Rc, Retries, State, Transport, Uc, Ud};
+use rust_ulp::wr::{AnyRequest, FetchAdd, Post, Read, Recv, Request, Send, SendTo, Write};
+use rust_ulp_extra::{pool::{Chunk, Pool}, stream};
+use std::time::Duration;
+";
 
 /// Compiles only where one crate was compiled with the other one.
 const CONTROL: &str = "pub fn f(memory: rust_ulp::LocalSlice) { \
@@ -71,6 +81,7 @@ impl Library {
                 "--crate-type=lib",
                 "--emit=metadata",
                 "--error-format=json",
+                "-Aunused_imports",
             ])
             .arg(format!("--crate-name={name}"))
             .arg(format!("--out-dir={}", dir.display()))
@@ -163,7 +174,7 @@ fn check(library: &Library, path: &Path) -> Result<(), String> {
     if bad.is_empty() {
         return Err("it has no bad line".into());
     }
-    let Err(messages) = library.compile(name, &text) else {
+    let Err(messages) = library.compile(name, &format!("{text}{IMPORTS}")) else {
         return Err("it compiles".into());
     };
     if messages
@@ -193,7 +204,7 @@ fn what_cannot_work_does_not_compile() {
     for file in &files {
         let name = file.file_stem().unwrap().to_str().unwrap();
         let text = good(&std::fs::read_to_string(file).unwrap());
-        all.push_str(&format!("pub mod {name} {{\n{text}}}\n"));
+        all.push_str(&format!("pub mod {name} {{\n{text}{IMPORTS}}}\n"));
     }
     if let Err(why) = library.compile("all_good", &all) {
         panic!("without their bad lines: {}", summary(&why));
