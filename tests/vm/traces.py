@@ -9,9 +9,12 @@ One thread issues the calls on one file, attached to the device of h1, whose que
 After each call the program waits until all posted sends have completed, so a trace does not depend on time. A trace is
 text. A call is a line with its command and the fields that are not zero; `@3`, `#3`, `$3` and `&3` are the handle, the
 number of the queue pair, the rkey and the address that call 3 returned, and `^` and `+` change them. Lines with `wr`
-are its requests. Then come
+are its requests. The last line of a call ends with two blanks and
 
     = ERRNO NAME=VALUE...    the errno and the fields that the module has written, without handles, keys and addresses
+
+Then come
+
     + @QP send|recv ...      each completion, in the order of its work queue
     ~ CRC...                 the contents of the buffers after a SUBMIT
 
@@ -212,7 +215,9 @@ class Maker:
         """Issues and records a call; the first word of what came of it."""
         self.number += 1
         said = self.machine.call(self.number, line, requests)
-        self.out.write("\n".join([f"{self.number} {line}", *(f"  {wr}" for wr in requests), *said]) + "\n")
+        lines = [f"{self.number} {line}", *(f"  {wr}" for wr in requests)]
+        lines[-1] += f"  {said[0]}"
+        self.out.write("\n".join([*lines, *said[1:]]) + "\n")
         command, code = line.split()[0], said[0].split()[1]
         kind = command.removesuffix("_CREATE")
         if code == "0" and kind in self.made:
@@ -402,12 +407,16 @@ def calls(text):
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("#") or not line:
             continue
+        if line[0] in "+~!":
+            out[-1][3].append(line)
+            continue
+        line, _, answer = line.partition("  = ")
         if line.startswith("  wr "):
             out[-1][2].append(line.strip())
-        elif line[0] in "=+~!":
-            out[-1][3].append(line)
         else:
             out.append((number, line, [], []))
+        if answer:
+            out[-1][3].append(f"= {answer}")
     return out
 
 
