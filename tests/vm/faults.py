@@ -28,6 +28,7 @@ import ulp
 from cancel import FLUSHED
 from faultpoint import KINDS, Faults, Netlink, libc, name_of, put, range_of
 from memory import dmabuf
+from ring import Uring
 from ulp import N, S, End, File, Qp, Srq, error_of, pattern, remote
 
 FULL = os.environ.get("ULP_FAULTS") == "full"
@@ -1070,90 +1071,6 @@ def _(w):
 # --- io_uring ----------------------------------------------------------------------
 
 
-class Uring:
-    """A ring with entries of 128 bytes and completions of 32, or half of that: io_uring_setup(2).
-
-    With `polled`, a thread of the kernel submits. `extras` are the first further words of all completions.
-    """
-
-    def __init__(self, entries=8, small=False, polled=False):
-        params = (ctypes.c_uint32 * 30)()
-        params[2] = 0 if small else 1 << 10 | 1 << 11  # IORING_SETUP_SQE128, IORING_SETUP_CQE32
-        params[2] |= polled << 1  # IORING_SETUP_SQPOLL
-        # IORING_ENTER_GETEVENTS, IORING_ENTER_SQ_WAKEUP
-        self.how = 1 | polled << 1
-        self.extras = []
-        self.sqe, self.cqe = (64, 16) if small else (128, 32)
-        self.fd = libc.syscall(425, entries, params)
-        if self.fd < 0:
-            raise OSError(ctypes.get_errno(), "io_uring_setup")
-        entries, cq_entries = params[0], params[1]
-        sq, cq = params[10:20], params[20:30]
-        size = max(sq[6] + 4 * entries, cq[5] + self.cqe * cq_entries)
-        self.rings = mmap.mmap(self.fd, size, flags=mmap.MAP_SHARED, offset=0, trackfd=False)
-        self.sqes = mmap.mmap(self.fd, self.sqe * entries, flags=mmap.MAP_SHARED, offset=0x10000000, trackfd=False)
-        self.word = lambda at: ctypes.c_uint32.from_buffer(self.rings, at)
-        self.sq_tail, self.sq_mask, self.array = self.word(sq[1]), self.word(sq[2]).value, sq[6]
-        self.cq_head, self.cq_tail, self.cq_mask, self.cqes = (
-            self.word(cq[0]),
-            self.word(cq[1]),
-            self.word(cq[2]).value,
-            cq[5],
-        )
-
-    @property
-    def extra(self):
-        """That of the last one."""
-        return self.extras[-1]
-
-    def prepare(self, fd, op, command, _undo, flags=0, cmd_flags=0):
-        """Puts one entry there: IORING_OP_URING_CMD, with these flags of the entry and of the command."""
-        at = self.sq_tail.value & self.sq_mask
-        sqe = struct.pack("=BBHiQQIIQHHi", 46, flags, 0, fd, op, 0, 0, cmd_flags, 1, 0, 0, 0) + command
-        self.sqes[at * self.sqe : (at + 1) * self.sqe] = sqe.ljust(self.sqe, b"\0")
-        self.word(self.array + 4 * at).value = at
-        self.sq_tail.value = (self.sq_tail.value + 1) & 0xFFFFFFFF
-
-    def enter(self, submit, wait):
-        """The call that submits, and waits for as many: io_uring_enter(2)."""
-        return Call(
-            libc.syscall,
-            ctypes.c_long(426),
-            ctypes.c_int(self.fd),
-            ctypes.c_uint(submit),
-            ctypes.c_uint(wait),
-            ctypes.c_uint(self.how),
-            None,
-            ctypes.c_size_t(0),
-        )
-
-    def submit(self, count):
-        """Submits entries, and does not wait."""
-        call = self.enter(count, 0)
-        return call.function(*call.args)
-
-    def reap(self):
-        out = []
-        while self.cq_head.value != self.cq_tail.value:
-            at = self.cqes + self.cqe * (self.cq_head.value & self.cq_mask)
-            out.append(struct.unpack_from("QiI", self.rings, at)[:2])
-            if self.cqe == 32:
-                self.extras += struct.unpack_from("Q", self.rings, at + 16)
-            self.cq_head.value = (self.cq_head.value + 1) & 0xFFFFFFFF
-        return out
-
-    def wait(self, count, seconds=20):
-        out, end = self.reap(), time.monotonic() + seconds * PATIENCE
-        while len(out) < count:
-            if time.monotonic() > end:
-                raise TimeoutError(f"{len(out)} of {count} commands complete")
-            call = self.enter(0, 0)
-            call.function(*call.args)
-            out += self.reap()
-            time.sleep(0.005)
-        return out
-
-
 def uring_sweep(r, w, name, kind, make, good, allowed):
     """Faults in io_uring_enter(2) with one command: it completes once, with success, or an error that is allowed."""
     seen, n = collections.Counter(), 1
@@ -1162,18 +1079,17 @@ def uring_sweep(r, w, name, kind, make, good, allowed):
         ring, command = w.ring, make(w)
         before = w.snapshot()
         ring.prepare(w.file.fd, *command)
-        call = ring.enter(1, 0)
-        result, err, came = w.faults.call(n, call.function, *call.args)
+        result, err, came = w.faults.call(n, libc.syscall, *ring.enter(1, 0))
         if result < 0:
             # io_uring's own: the entry stays where it is.
             seen[f"io_uring_enter: {name_of(err)}"] += 1
             if not came:
                 r.check(f"{name}: io_uring_enter", False, name_of(err))
                 return seen
-            call.function(*call.args)
+            ring.submit(1)
         elif result == 0:
             seen["io_uring_enter: 0"] += 1
-            call.function(*call.args)
+            ring.submit(1)
         done = ring.wait(1)
         if len(done) != 1:
             r.check(f"{name}: fault {n} of kind {kind}", False, f"completions {done}")
@@ -1193,8 +1109,7 @@ def uring_sweep(r, w, name, kind, make, good, allowed):
                 r.check(f"{name}: fault {n} of kind {kind}", False, f"res {res}, and this changed: {change}")
                 return seen
             ring.prepare(w.file.fd, *command)
-            call = ring.enter(1, 0)
-            call.function(*call.args)
+            ring.submit(1)
             done = ring.wait(1)
             if not good(done[0][1]):
                 r.check(f"{name}: after fault {n} of kind {kind}", False, f"it fails without: {done}")

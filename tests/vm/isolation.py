@@ -29,6 +29,7 @@ import connect
 import tracing
 import ulp
 from lifetime import ours
+from ring import Uring
 from ulp import (
     DEBUG,
     FINITE,
@@ -1382,69 +1383,30 @@ def test_limits(r):
     end_well(r, one, other)
 
 
-class Ring:
-    """An io_uring with entries of 128 bytes, by its system calls."""
-
-    def __init__(self, entries=16):
-        params = (ctypes.c_uint32 * 30)()
-        params[2] = 1 << 10  # IORING_SETUP_SQE128
-        self.fd = ulp.libc.syscall(425, entries, ctypes.byref(params))
-        if self.fd < 0:
-            raise OSError(ctypes.get_errno(), "io_uring_setup")
-        sq, cq = params[10:20], params[20:30]
-        self.count, cqes = params[0], params[1]
-        self.ring = mmap.mmap(
-            self.fd, max(sq[6] + 4 * params[0], cq[5] + 16 * cqes), flags=mmap.MAP_SHARED, trackfd=False
-        )
-        self.sqes = mmap.mmap(self.fd, 128 * params[0], flags=mmap.MAP_SHARED, offset=0x10000000, trackfd=False)
-
-        def word(at):
-            return ctypes.c_uint32.from_buffer(self.ring, at)
-
-        self.sq_tail, self.sq_mask, self.array = word(sq[1]), word(sq[2]).value, sq[6]
-        self.cq_head, self.cq_tail, self.cq_mask, self.cqes = word(cq[0]), word(cq[1]), word(cq[2]).value, cq[5]
-
-    def command(self, fd, op, number, payload):
-        """Issues IORING_OP_URING_CMD."""
-        at = self.sq_tail.value & self.sq_mask
-        head = struct.pack("<BBHiIIQIIQHHI", 46, 0, 0, fd, op, 0, 0, 0, 0, number, 0, 0, 0)  # IORING_OP_URING_CMD
-        self.sqes[128 * at : 128 * at + 128] = head + payload.ljust(80, b"\0")
-        self.ring[self.array + 4 * at : self.array + 4 * at + 4] = struct.pack("<I", at)
-        self.sq_tail.value += 1
-        got = ulp.libc.syscall(426, self.fd, 1, 0, 0, None, 0)
-        if got != 1:
-            raise OSError(ctypes.get_errno(), "io_uring_enter")
-
-    def reap(self, wait=0):
-        """(number, res) of the completions that are there."""
-        if wait:
-            ulp.libc.syscall(426, self.fd, 0, wait, 1, None, 0)
-        out = []
-        while self.cq_head.value != self.cq_tail.value:
-            at = self.cqes + 16 * (self.cq_head.value & self.cq_mask)
-            out.append(struct.unpack_from("<Qi", self.ring, at))
-            self.cq_head.value += 1
-        return out
+def issue(ring, fd, op, command, number):
+    """Issues one command by a ring."""
+    ring.prepare(fd, op, command, number=number)
+    if ring.submit(1) != 1:
+        raise OSError(ctypes.get_errno(), "io_uring_enter")
 
 
 def ring_receives(me, qp, buffer, count):
     """Posts receives by a ring of its own on a file that was passed: what came at once."""
-    me.uring = Ring()
+    me.uring = Uring()
     for i in range(count):
         wr = S["wr"](
             user_data=i, qp=qp, opcode=N["WR_RECV"], num_sge=1, sge=S["sge"](buffer=buffer, length=64, offset=40960)
         )
-        me.uring.command(me.file.fd, N["URING_REQUEST"], i, bytes(wr))
+        issue(me.uring, me.file.fd, N["URING_REQUEST"], bytes(wr), i)
     return me.uring.reap()
 
 
 def ring_cancel(me, queue):
     """Cancels all of a queue on its own file by its ring."""
-    me.uring = getattr(me, "uring", None) or Ring()
-    me.uring.command(
-        me.end.file.fd, N["URING_CANCEL"], 99, bytes(S["uring_cancel"](queue=queue, flags=N["CANCEL_ALL"]))
-    )
-    return me.uring.reap(1)
+    me.uring = getattr(me, "uring", None) or Uring()
+    command = bytes(S["uring_cancel"](queue=queue, flags=N["CANCEL_ALL"]))
+    issue(me.uring, me.end.file.fd, N["URING_CANCEL"], command, 99)
+    return me.uring.wait(1)
 
 
 def handles(me):

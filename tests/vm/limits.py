@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
 from connect import Thread, listen
-from faults import Uring
+from ring import Uring
 from ulp import N, PAGE, S, SMALL, Buffer, Cq, File, Qp, Srq, UserBuffer, error_of
 
 MEBI = 1 << 20

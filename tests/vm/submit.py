@@ -15,12 +15,10 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
-from faults import Uring
 from lifetime import blocked, ended, in_background, ours, remove, wait_for_one
+from ring import Uring
 from ulp import N, S, Cq, Qp, error_of, ioctl, pair, pattern, remote, sizes_of
 
-# Threads take turns here: `faults` is for a process that has one.
-sys.setswitchinterval(0.005)
 REFUSED = 10  # IB_WC_REM_ACCESS_ERR
 
 
@@ -58,9 +56,8 @@ class Entry:
         batch = S["uring_batch"](
             wrs=ctypes.addressof(array), nr_wrs=len(wrs), wr_size=ctypes.sizeof(S["wr"]), flags=N["URING_RING"]
         )
-        self.uring.prepare(self.file.fd, N["URING_BATCH"], bytes(batch), None)
-        call = self.uring.enter(1, 0)
-        call.function(*call.args)
+        self.uring.prepare(self.file.fd, N["URING_BATCH"], bytes(batch))
+        self.uring.submit(1)
         [(_, result)] = self.uring.wait(1)
         self.posted = result if result >= 0 else self.uring.extra >> N["URING_INDEX_SHIFT"]
         if result < 0:

@@ -17,7 +17,7 @@ import threading
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
-from faults import Uring
+from ring import Uring
 from ulp import N, S, End, File, Qp, Srq, error_of, pattern
 from verbs import GRH, QKEY, datagrams
 
@@ -42,11 +42,10 @@ def hold(wire, batches, singles, shared=False):
     batch = S["uring_batch"](wrs=ctypes.addressof(wrs), nr_wrs=2, wr_size=ctypes.sizeof(S["wr"]))
     ring = Uring(BATCHES)
     for _ in range(batches):
-        ring.prepare(end.file.fd, N["URING_BATCH"], bytes(batch), None)
+        ring.prepare(end.file.fd, N["URING_BATCH"], bytes(batch))
     for _ in range(singles):
-        ring.prepare(end.file.fd, N["URING_REQUEST"], bytes(wrs[0]), None)
-    call = ring.enter(batches + singles, 0)
-    submitted = call.function(*call.args)
+        ring.prepare(end.file.fd, N["URING_REQUEST"], bytes(wrs[0]))
+    submitted = ring.submit(batches + singles)
     asked = queue.query() if shared else end.file.call("QP_QUERY", qp=queue.handle)
     held = asked.recvs_in_flight
     os.write(wire, b"%d %d" % (submitted, held))
@@ -90,9 +89,8 @@ def test_resubmit(r):
     results = []
     for _ in range(ROUNDS):
         for i in range(LINKED):
-            ring.prepare(a.file.fd, N["URING_REQUEST"], command, None, flags=IOSQE_IO_LINK * (i < LINKED - 1))
-        call = ring.enter(LINKED, 0)
-        call.function(*call.args)
+            ring.prepare(a.file.fd, N["URING_REQUEST"], command, flags=IOSQE_IO_LINK * (i < LINKED - 1))
+        ring.submit(LINKED)
         results += [res for _, res in ring.wait(LINKED)]
     r.equal("each is posted", {res: results.count(res) for res in results}, {results[0]: ROUNDS * LINKED})
     r.check("and succeeds", results[0] >= 0, results[0])
@@ -109,9 +107,9 @@ def test_posted(r):
 
         def run(*commands, flags=0, fd=a.file.fd, late=False, uring=uring, cmd_flags=0):
             for command in commands:
-                uring.prepare(fd, N["URING_BATCH"], command, None, flags=flags, cmd_flags=cmd_flags)
-            call = uring.enter(len(commands), 0)
-            return call.function(*call.args), [res for _, res in (uring.wait(len(commands)) if late else uring.reap())]
+                uring.prepare(fd, N["URING_BATCH"], command, flags=flags, cmd_flags=cmd_flags)
+            submitted = uring.submit(len(commands))
+            return submitted, [res for _, res in (uring.wait(len(commands)) if late else uring.reap())]
 
         def post(wrs, number=1, ring=N["URING_RING"], run=run, **how):
             array = (S["wr"] * len(wrs))(*wrs)
@@ -161,9 +159,8 @@ def test_unreported(r):
     silent = a.write(b, 8, flags=0)
 
     def run(number, command):
-        uring.prepare(a.file.fd, N[number], command, None)
-        call = uring.enter(1, 0)
-        call.function(*call.args)
+        uring.prepare(a.file.fd, N[number], command)
+        uring.submit(1)
         return uring.wait(1)[0][1]
 
     def when_room(number, command):
@@ -206,9 +203,8 @@ class Batches:
         array = (S["wr"] * len(wrs))(*wrs)
         self.keep.append(array)
         fields = {"wrs": ctypes.addressof(array), "nr_wrs": len(wrs), "wr_size": ctypes.sizeof(S["wr"])} | fields
-        self.ring.prepare(self.file.fd, N["URING_BATCH"], bytes(S["uring_batch"](flags=flags, **fields)), None)
-        call = self.ring.enter(1, 0)
-        return call.function(*call.args)
+        self.ring.prepare(self.file.fd, N["URING_BATCH"], bytes(S["uring_batch"](flags=flags, **fields)))
+        return self.ring.submit(1)
 
     def run(self, wrs, flags=0, **fields):
         """The result, with the status in place of -EREMOTEIO, and the index; the whole extra word if it has more."""
@@ -286,7 +282,7 @@ def test_words(r):
         wrs = (S["wr"] * 3)(*[a.write(b, 8) for _ in range(3)])
         wrs[2].rkey ^= 0x55
         where = {"wrs": ctypes.addressof(wrs), "nr_wrs": 3, "wr_size": ctypes.sizeof(S["wr"])}
-        uring.prepare(a.file.fd, N["URING_BATCH"], bytes(S["uring_batch"](**where)), None)
+        uring.prepare(a.file.fd, N["URING_BATCH"], bytes(S["uring_batch"](**where)))
         uring.submit(1)
         results = [res for _, res in uring.wait(1)]
         r.equal(f"a batch with a wrong key, completions of {uring.cqe} bytes: EREMOTEIO", results, [FAILED])
@@ -300,7 +296,7 @@ def test_words(r):
     uring = Uring()
     for imm in (None, 0x89ABCDEF):
         how = {} if imm is None else {"op": "SEND_WITH_IMM", "imm_data": imm}
-        uring.prepare(b.file.fd, N["URING_REQUEST"], bytes(b.qp.wr("RECV", b.buffer, 0, 128)), None)
+        uring.prepare(b.file.fd, N["URING_REQUEST"], bytes(b.qp.wr("RECV", b.buffer, 0, 128)))
         uring.submit(1)
         a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 8, **how)])
         results = [res for _, res in uring.wait(1)]
@@ -338,9 +334,8 @@ class Destroyed:
         self.qp = qp = Qp(end.file, end.pd, end.cq)
         qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=end.file.port)
         self.ring = Uring()
-        self.ring.prepare(end.file.fd, N["URING_REQUEST"], bytes(qp.wr("RECV", end.buffer, 0, 64)), None)
-        call = self.ring.enter(1, 0)
-        self.submitted = call.function(*call.args)
+        self.ring.prepare(end.file.fd, N["URING_REQUEST"], bytes(qp.wr("RECV", end.buffer, 0, 64)))
+        self.submitted = self.ring.submit(1)
         path = S["ah_attr"](sgid_index=end.file.gid_index, port_num=end.file.port, is_global=1)
         ctypes.memmove(path.dgid, bytes(10) + b"\xff\xff\x0a\x09\x00\x4d", 16)
         self.thread = threading.Thread(target=self.resolve, args=(qp, path), daemon=True)
