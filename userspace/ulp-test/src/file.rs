@@ -471,10 +471,13 @@ impl Ring {
     /// Maps it.
     pub fn new(file: &File, cq: &abi::CqCreate) -> Outcome<Self> {
         let map = file.fd.share(cq.mmap_offset, cq.mmap_size);
-        Ok(Self {
-            map: map.map_err(because("mapping a ring"))?,
-            entries: cq.entries,
-        })
+        let map = map.map_err(because("mapping a ring"))?;
+        Ok(Self::over(map, cq.entries))
+    }
+
+    /// The ring in this mapping.
+    pub fn over(map: Mapping, entries: u32) -> Self {
+        Self { map, entries }
     }
 
     /// Takes all completions that are there.

@@ -77,16 +77,45 @@ pub fn connect(a: &Host, b: &Host, access: Option<Access>) -> rust_ulp::error::R
     Ok([first.connect(to)?, second.connect(from)?])
 }
 
+/// Numbers that look random, the same for each seed: xorshift64*.
+pub struct Dice(u64);
+
+impl Dice {
+    /// The numbers of that seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next one.
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// One of them.
+    pub fn of<T: Copy, const N: usize>(&mut self, what: [T; N]) -> T {
+        what[self.below(N as u64) as usize]
+    }
+
+    /// Less than `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 16) % n
+    }
+
+    /// Whether it happens this time.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
 /// Bytes that differ with the seed and from place to place.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut dice = Dice::new(seed);
     let mut out = Vec::with_capacity(len + 8);
     while out.len() < len {
-        // xorshift64*
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        out.extend(state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+        out.extend(dice.next().to_le_bytes());
     }
     out.truncate(len);
     out

@@ -17,8 +17,8 @@
 //! - `exec`, after which it goes on as a new program;
 //! - `stop`, or the end. Then it prints what it did, what it met and what was wrong, one a line.
 
-use crate::file::{timed, INIT, REMOTE, RTR, RTS};
-use crate::hosts::pattern;
+use crate::file::{timed, Ring, INIT, REMOTE, RTR, RTS};
+use crate::hosts::{pattern, Dice};
 use crate::report::patience;
 use crate::sys::abi::Command;
 use crate::sys::{
@@ -31,7 +31,6 @@ use nix::sys::mman::ProtFlags;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command as Program, ExitCode, Stdio};
@@ -108,36 +107,6 @@ const ROUTED: [&str; 6] = [
     "ACCEPT",
     "LISTEN",
 ];
-
-/// xorshift64*
-struct Dice(u64);
-
-impl Dice {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// One of them.
-    fn of<T: Copy, const N: usize>(&mut self, what: [T; N]) -> T {
-        what[self.below(N as u64) as usize]
-    }
-
-    /// Less than `n`.
-    fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 16) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// What a worker does at the moment.
 #[derive(Default)]
@@ -397,8 +366,7 @@ const NAPS: u32 = 80;
 /// A completion queue.
 struct Queue {
     handle: u32,
-    entries: u32,
-    ring: Mapping,
+    ring: Ring,
 }
 
 impl Queue {
@@ -417,25 +385,13 @@ impl Queue {
         let got = link.call(options)?;
         Ok(Self {
             handle: got.handle,
-            entries: got.entries,
-            ring: link.share(got.mmap_offset, got.mmap_size)?,
+            ring: Ring::over(link.share(got.mmap_offset, got.mmap_size)?, got.entries),
         })
     }
 
     /// What is there.
     fn reap(&self) -> Vec<abi::Cqe> {
-        let size = size_of::<abi::Cqe>();
-        let tail = self.ring.load(offset_of!(abi::CqRing, tail));
-        let mut head = self.ring.load(offset_of!(abi::CqRing, head));
-        let mut out = Vec::new();
-        while head != tail {
-            let slot = (head & (self.entries - 1)) as usize;
-            let at = abi::CQ_ENTRIES_OFFSET + slot * size;
-            out.push(value(&self.ring.get(at, size)));
-            head = head.wrapping_add(1);
-        }
-        self.ring.store(offset_of!(abi::CqRing, head), head);
-        out
+        self.ring.reap()
     }
 
     /// Sleeps for a quarter of a second, or until a completion is there, and says whether one came.

@@ -6,6 +6,7 @@
 //! suite, which disturbs them; `off` is for where io_uring is disabled.
 
 use crate::file::{array, timed, Command, File, Set};
+use crate::hosts::Dice;
 use crate::report::{because, check, equal, hang, Outcome, Report};
 use crate::sys::hostile::thread_id;
 use crate::sys::{abi, bytes, value, Area, Fd, Place, Racing, SmallUring, Uring, PAGE};
@@ -843,12 +844,12 @@ fn races() -> Outcome {
             }
             Ok(())
         });
-        let mut seed = 88172645463325252u64;
+        let mut dice = Dice::new(1);
         let result: Outcome = (|| {
             for round in 0..150 {
                 let entries: Vec<_> = (0..COUNT)
                     .map(|i| {
-                        let timeout_ns = [0, 1, 1_000_000][next(&mut seed) as usize % 3];
+                        let timeout_ns = [0, 1, 1_000_000][dice.next() as usize % 3];
                         let wr = if i % 2 == 0 { recv(&set) } else { send(&set) };
                         request(&set, i, timed(wr, timeout_ns))
                     })
@@ -979,14 +980,6 @@ fn documented(res: i32) -> bool {
         || DOCUMENTED.iter().any(|errno| res == refused(*errno))
 }
 
-/// The next number of a sequence, which looks random.
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 /// A thread writes over the entries of an io_uring, and over a completion ring.
 fn hostile_rings(sqpoll: bool) -> Outcome {
     const ENTRIES: usize = 8;
@@ -1005,17 +998,17 @@ fn hostile_rings(sqpoll: bool) -> Outcome {
     let stop = AtomicBool::new(false);
     let result = std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut state = 88172645463325252u64;
+            let mut dice = Dice::new(1);
             while !stop.load(Ordering::Relaxed) {
-                let dice = next(&mut state);
-                if dice & 3 == 0 {
-                    let word = (dice >> 32) as u32 & 0x8000_03ff;
-                    let at = (dice >> 8) as usize % 32 * 4;
+                let state = dice.next();
+                if state & 3 == 0 {
+                    let word = (state >> 32) as u32 & 0x8000_03ff;
+                    let at = (state >> 8) as usize % 32 * 4;
                     completions.put(at, &word.to_ne_bytes());
                 } else {
                     // Only what is ours to read: the command of an entry.
-                    let at = (dice >> 8) as usize % ENTRIES * 128 + 48;
-                    entries.put(at + (dice >> 16) as usize % 80, &[(dice >> 40) as u8]);
+                    let at = (state >> 8) as usize % ENTRIES * 128 + 48;
+                    entries.put(at + (state >> 16) as usize % 80, &[(state >> 40) as u8]);
                 }
                 std::hint::spin_loop();
             }
@@ -1068,9 +1061,9 @@ fn hostile() -> Outcome {
     let area = Racing::new(&mut area);
     let result = std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut seed = 88172645463325252u64;
+            let mut dice = Dice::new(1);
             while !stop.load(Ordering::Relaxed) {
-                let state = next(&mut seed);
+                let state = dice.next();
                 let at = state as usize % (32 * size);
                 if state & 0x700 == 0 {
                     area.put(at / size * size, &good);
