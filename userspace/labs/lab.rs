@@ -2,7 +2,7 @@
 
 //! What the programs of the labs share: the exchange over TCP, in lines of `name=value`.
 
-use rust_ulp::Gid;
+use rust_ulp::{Endpoint, Gid, Mtu};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -93,6 +93,12 @@ impl Line {
     /// The same as a GID.
     pub fn gid(&self, name: &str) -> Result<Gid> {
         Ok(self.text(name)?.parse()?)
+    }
+
+    /// The queue pair that the line describes, by its number, first PSN and GID; see lab 3.
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        let (qpn, psn) = (self.short("qpn")?, self.short("psn")?);
+        Ok(Endpoint::new(qpn, psn, self.gid("gid")?, Mtu::B1024))
     }
 }
 

@@ -8,7 +8,7 @@
 use lab::{Result, Wire, LONG};
 use rust_ulp::qp::Rc;
 use rust_ulp::wr::{Recv, Send};
-use rust_ulp::{Buffer, Cq, Device, Endpoint, Mtu, Opcode, Qp};
+use rust_ulp::{Buffer, Cq, Device, Opcode, Qp};
 
 /// Receives, which come first in the buffer; twice as many places to send from come behind.
 const RECEIVES: usize = 16;
@@ -71,13 +71,7 @@ fn work(args: &[&str]) -> Result<()> {
         "qpn={} psn={} gid={} receives={RECEIVES}",
         own.qp_num, own.psn, own.gid
     ))?;
-    let theirs = Endpoint::new(
-        peer.short("qpn")?,
-        peer.short("psn")?,
-        peer.gid("gid")?,
-        Mtu::B1024,
-    );
-    let qp = qp.connect(theirs)?;
+    let qp = qp.connect(peer.endpoint()?)?;
     wire.say("connected")?;
     echo(&qp, &cq, &buf, size, count)?;
     wire.say("done")?;

@@ -8,7 +8,7 @@
 use lab::{Result, Wire, LONG};
 use rust_ulp::qp::Rc;
 use rust_ulp::wr::{Read, Write};
-use rust_ulp::{Buffer, Cq, Device, Endpoint, Mtu, Qp, RemoteSlice};
+use rust_ulp::{Buffer, Cq, Device, Qp, RemoteSlice};
 
 fn main() {
     lab::run(work)
@@ -56,13 +56,7 @@ fn work(args: &[&str]) -> Result<()> {
         "qpn={} psn={} gid={}",
         own.qp_num, own.psn, own.gid
     ))?;
-    let theirs = Endpoint::new(
-        peer.short("qpn")?,
-        peer.short("psn")?,
-        peer.gid("gid")?,
-        Mtu::B1024,
-    );
-    let qp = qp.connect(theirs)?;
+    let qp = qp.connect(peer.endpoint()?)?;
     wire.wait_for("stopped")?;
     let (base, rkey) = (peer.number("addr")?, peer.short("rkey")?);
     let from = RemoteSlice::new(base + peer.number("from")?, 8, rkey)?;

@@ -8,7 +8,7 @@
 use lab::{Line, Result, Wire, LONG};
 use rust_ulp::qp::{Rc, RnrRetries};
 use rust_ulp::wr::{Recv, Send, Write};
-use rust_ulp::{Buffer, Cq, Device, Endpoint, Mtu, Opcode, Pd, Qp, RemoteSlice};
+use rust_ulp::{Buffer, Cq, Device, Opcode, Pd, Qp, RemoteSlice};
 
 /// Places of the buffer: receives for the peer's credits, and behind them places to send from.
 const CREDITS: usize = 16;
@@ -51,13 +51,7 @@ impl Lane {
             "qpn={} psn={} gid={}",
             own.qp_num, own.psn, own.gid
         ))?;
-        let theirs = Endpoint::new(
-            peer.short("qpn")?,
-            peer.short("psn")?,
-            peer.gid("gid")?,
-            Mtu::B1024,
-        );
-        let qp = qp.connect(theirs)?;
+        let qp = qp.connect(peer.endpoint()?)?;
         Ok(Self { qp, cq, peer })
     }
 

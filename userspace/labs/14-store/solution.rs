@@ -8,7 +8,7 @@
 use lab::{Result, Wire, LONG};
 use rust_ulp::qp::Rc;
 use rust_ulp::wr::{CompareSwap, Read, Write};
-use rust_ulp::{Buffer, Cq, Device, Endpoint, Mtu, Qp, RemoteSlice};
+use rust_ulp::{Buffer, Cq, Device, Qp, RemoteSlice};
 use std::sync::atomic::Ordering;
 
 /// A slot: its version, odd while somebody changes it, the length of its value, the value.
@@ -140,13 +140,7 @@ fn work(args: &[&str]) -> Result<()> {
         "qpn={} psn={} gid={}",
         own.qp_num, own.psn, own.gid
     ))?;
-    let theirs = Endpoint::new(
-        peer.short("qpn")?,
-        peer.short("psn")?,
-        peer.gid("gid")?,
-        Mtu::B1024,
-    );
-    let qp = qp.connect(theirs)?;
+    let qp = qp.connect(peer.endpoint()?)?;
     let (base, rkey) = (peer.number("addr")?, peer.short("rkey")?);
     let mail = base + peer.number("mail")?;
     let store = Store { qp, cq, buf };
