@@ -7,7 +7,11 @@
 //! `rights` and `write-sizes` go through the crate. `revoking-peer` and `broken-peer` are careless
 //! peers of the tool `ulp`; `tasks` drops futures. All but these and `load` print KTAP.
 
-mod annotations;
+/// The values that the header allows for each member that the kernel reads, and the errnos of each
+/// command, as `build.rs` has them made.
+mod annotations {
+    include!(concat!(env!("OUT_DIR"), "/annotations.rs"));
+}
 mod api;
 mod cases;
 #[allow(dead_code)] // what only the tool calls

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Values that the header does not allow, of each member of each command: `annotations.rs` has them
-//! from the comments of `rust_ulp.h`.
+//! Values that the header does not allow, of each member of each command: `crate::annotations` is
+//! made of the comments of `rust_ulp.h`.
 
 use super::args::{probes, Probe};
 use super::handles::{foreign, refill, stale, Kind, KINDS};
