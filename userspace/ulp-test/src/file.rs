@@ -4,7 +4,7 @@
 
 use crate::report::{because, check, equal, hang, Outcome};
 use crate::sys::hostile::dma_buf;
-use crate::sys::{abi, bytes, value, Area, Fd, Mapping, Place, Plain, PAGE};
+use crate::sys::{abi, arg, bytes, value, Area, Fd, Mapping, Place, Plain, PAGE};
 use nix::errno::Errno;
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
@@ -165,10 +165,7 @@ impl File {
 
     /// A completion queue.
     pub fn cq(&self, entries: u32) -> Outcome<abi::CqCreate> {
-        self.accepted(&abi::CqCreate {
-            entries,
-            ..abi::CqCreate::new()
-        })
+        self.accepted(&arg!(CqCreate, entries))
     }
 
     /// What makes a queue pair.
@@ -194,22 +191,12 @@ impl File {
 
     /// A buffer.
     pub fn buffer(&self, pd: u32, length: u64) -> Outcome<abi::BufferCreate> {
-        self.accepted(&abi::BufferCreate {
-            pd,
-            length,
-            node: abi::NODE_ANY,
-            ..abi::BufferCreate::new()
-        })
+        self.accepted(&arg!(BufferCreate, pd, length, node = abi::NODE_ANY))
     }
 
     /// What grants all of a page.
     pub fn grant_args(buffer: u32) -> abi::GrantCreate {
-        abi::GrantCreate {
-            buffer,
-            access: REMOTE,
-            length: PAGE as u64,
-            ..abi::GrantCreate::new()
-        }
+        arg!(GrantCreate, buffer, access = REMOTE, length = PAGE as u64)
     }
 
     /// A grant of a page.
@@ -230,11 +217,7 @@ impl File {
 
     /// What makes an address, our own.
     pub fn ah_args(&self, pd: u32) -> abi::AhCreate {
-        abi::AhCreate {
-            pd,
-            attr: self.attributes(0).ah,
-            ..abi::AhCreate::new()
-        }
+        arg!(AhCreate, pd, attr = self.attributes(0).ah)
     }
 
     /// An address.
@@ -244,13 +227,7 @@ impl File {
 
     /// What makes a shared receive queue.
     pub fn srq_args(pd: u32, cq: u32) -> abi::SrqCreate {
-        abi::SrqCreate {
-            pd,
-            cq,
-            max_wr: 16,
-            max_sge: 2,
-            ..abi::SrqCreate::new()
-        }
+        arg!(SrqCreate, pd, cq, max_wr = 16, max_sge = 2)
     }
 
     /// A shared receive queue.
@@ -277,49 +254,31 @@ impl File {
 
     /// What makes a listener, at a port of the kernel's choice.
     pub fn listen_args(&self) -> Outcome<abi::Listen> {
-        Ok(abi::Listen {
-            addr: self.address(0)?,
-            backlog: 1,
-            ..abi::Listen::new()
-        })
+        Ok(arg!(Listen, addr = self.address(0)?, backlog = 1))
     }
 
     /// What connects a queue pair to our own address, where nobody listens.
     pub fn connect_args(&self, qp: u32) -> Outcome<abi::Connect> {
-        Ok(abi::Connect {
-            qp,
-            dst: self.address(1)?,
-            ..abi::Connect::new()
-        })
+        Ok(arg!(Connect, qp, dst = self.address(1)?))
     }
 
     /// A connection that has failed.
     pub fn failed(&self, qp: u32) -> Outcome<u32> {
         let conn = self.accepted(&self.connect_args(qp)?)?.handle;
-        let (result, _) = self.call(&abi::ConnWait {
-            conn,
-            timeout_ns: hang().as_nanos() as u64,
-            ..abi::ConnWait::new()
-        });
+        let (result, _) = self.call(&arg!(ConnWait, conn, timeout_ns = hang().as_nanos() as u64));
         equal("CONN_WAIT", result, Err(Errno::ECONNREFUSED))?;
         Ok(conn)
     }
 
     /// Destroys.
     pub fn destroy(&self, handle: u32) -> Outcome {
-        let arg = abi::Destroy {
-            handle,
-            ..abi::Destroy::new()
-        };
+        let arg = arg!(Destroy, handle);
         self.accepted(&arg).map(drop)
     }
 
     /// Destroys what cannot be destroyed.
     pub fn keeps(&self, handle: u32, want: Errno) -> Outcome {
-        let arg = abi::Destroy {
-            handle,
-            ..abi::Destroy::new()
-        };
+        let arg = arg!(Destroy, handle);
         self.refused(&arg, want)
     }
 
@@ -361,12 +320,7 @@ impl File {
         };
         let mut attr = self.attributes(dest_qp_num);
         attr.qp_state = state;
-        abi::QpModify {
-            qp,
-            attr_mask,
-            attr,
-            ..abi::QpModify::new()
-        }
+        arg!(QpModify, qp, attr_mask, attr)
     }
 
     /// Takes `qp` through all states up to RTS, or up to `state`, from RESET.
@@ -394,10 +348,7 @@ impl File {
 
     /// What is said of a queue pair.
     pub fn query(&self, qp: u32) -> Outcome<abi::QpQuery> {
-        self.accepted(&abi::QpQuery {
-            qp,
-            ..abi::QpQuery::new()
-        })
+        self.accepted(&arg!(QpQuery, qp))
     }
 
     // --- requests -----------------------------------------------------------------
@@ -427,11 +378,7 @@ impl File {
     /// Posts `wrs`, of which the one at `index` has to be refused like that. Those before it are posted.
     pub fn stops(&self, wrs: &[abi::Wr], want: Errno, index: u32) -> Outcome {
         let (before, handles) = (self.objects()?, self.handles()?);
-        let arg = abi::Submit {
-            posted: 77,
-            stop_error: 77,
-            ..abi::Submit::new()
-        };
+        let arg = arg!(Submit, posted = 77, stop_error = 77);
         let (result, out) = self.submit(wrs, arg)?;
         let is_short = want == Errno::EAGAIN && index > 0;
         equal("result", result, if is_short { Ok(()) } else { Err(want) })?;

@@ -22,7 +22,7 @@ use crate::hosts::{pattern, Dice};
 use crate::report::patience;
 use crate::sys::abi::Command;
 use crate::sys::{
-    abi, bytes, enter_net, linger, value, Area, Fd, Mapping, Place, Plain, Uring, PAGE,
+    abi, arg, bytes, enter_net, linger, value, Area, Fd, Mapping, Place, Plain, Uring, PAGE,
 };
 use io_uring::{opcode, types};
 use nix::errno::Errno;
@@ -297,30 +297,17 @@ impl<'a> Link<'a> {
     }
 
     fn destroy(&self, handle: u32) -> Done {
-        let arg = abi::Destroy {
-            handle,
-            ..abi::Destroy::default()
-        };
+        let arg = arg!(Destroy, handle);
         self.call(arg).map(drop)
     }
 
     fn buffer(&self, pd: u32, length: u64) -> Done<abi::BufferCreate> {
         let node = abi::NODE_ANY;
-        self.call(abi::BufferCreate {
-            pd,
-            length,
-            node,
-            ..abi::BufferCreate::default()
-        })
+        self.call(arg!(BufferCreate, pd, length, node))
     }
 
     fn grant(&self, buffer: u32, length: u64) -> Done<abi::GrantCreate> {
-        self.call(abi::GrantCreate {
-            buffer,
-            length,
-            access: REMOTE,
-            ..abi::GrantCreate::default()
-        })
+        self.call(arg!(GrantCreate, buffer, length, access = REMOTE))
     }
 
     /// Posts all of `wrs`; when a queue is full, the first of them.
@@ -371,14 +358,7 @@ struct Queue {
 
 impl Queue {
     fn new(link: &Link<'_>, entries: u32, delivery: u32) -> Done<Self> {
-        Self::with(
-            link,
-            abi::CqCreate {
-                entries,
-                delivery,
-                ..abi::CqCreate::new()
-            },
-        )
+        Self::with(link, arg!(CqCreate, entries, delivery))
     }
 
     fn with(link: &Link<'_>, options: abi::CqCreate) -> Done<Self> {
@@ -542,12 +522,7 @@ impl<'a> End<'a> {
             ..attr
         };
         let qp = self.qp.handle;
-        let arg = abi::QpModify {
-            qp,
-            attr_mask,
-            attr,
-            ..abi::QpModify::default()
-        };
+        let arg = arg!(QpModify, qp, attr_mask, attr);
         self.link.call(arg).map(drop)
     }
 
@@ -871,11 +846,7 @@ fn reliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
         6 => {
             a.link.post(&wrs)?;
             let queue = a.qp.handle;
-            let arg = abi::Cancel {
-                queue,
-                flags: abi::CANCEL_ALL,
-                ..abi::Cancel::default()
-            };
+            let arg = arg!(Cancel, queue, flags = abi::CANCEL_ALL);
             let got = a.link.call(arg)?;
             all.did("cancel", u64::from(got.canceled));
             a.settle(24)?;
@@ -926,11 +897,7 @@ fn unreliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
         let mut wr = a.request(abi::WR_SEND, &b, 0, 0, length, n);
         if datagrams {
             let attr = a.address(&b.link);
-            let ah = a.link.call(abi::AhCreate {
-                pd: a.pd,
-                attr,
-                ..abi::AhCreate::default()
-            })?;
+            let ah = a.link.call(arg!(AhCreate, pd = a.pd, attr))?;
             wr.args = abi::WrUd {
                 ah: ah.handle,
                 qp_num: b.qp.qp_num,
@@ -973,10 +940,7 @@ fn unreliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
     }
     if dice.one_in(2) {
         b.link
-            .call(abi::SrqQuery {
-                srq,
-                ..abi::SrqQuery::default()
-            })
+            .call(arg!(SrqQuery, srq))
             .map(drop)
             .or_else(|stop| match srq {
                 0 => Ok(()),
@@ -1048,12 +1012,7 @@ fn buffers(worker: Worker<'_>, dice: &mut Dice) -> Done {
             4 => {
                 let addr = own.at(dice.below(PAGE as u64) as usize);
                 let length = 1 + dice.below(8 * PAGE as u64);
-                let user = link.call(abi::BufferRegister {
-                    pd,
-                    addr,
-                    length,
-                    ..abi::BufferRegister::default()
-                })?;
+                let user = link.call(arg!(BufferRegister, pd, addr, length))?;
                 link.grant(user.handle, length)?;
                 if dice.one_in(2) {
                     kept.push((None, user.handle));
@@ -1070,10 +1029,7 @@ fn buffers(worker: Worker<'_>, dice: &mut Dice) -> Done {
                 continue;
             }
             _ => {
-                link.call(abi::BufferQuery {
-                    buffer: buffer.handle,
-                    ..abi::BufferQuery::default()
-                })?;
+                link.call(arg!(BufferQuery, buffer = buffer.handle))?;
             }
         }
         if dice.one_in(3) {
@@ -1122,11 +1078,7 @@ fn manager(worker: Worker<'_>, dice: &mut Dice) -> Done {
         family: 2,
         ..abi::Addr::default()
     };
-    let listener = server.link.call(abi::Listen {
-        addr,
-        backlog: 4,
-        ..abi::Listen::default()
-    })?;
+    let listener = server.link.call(arg!(Listen, addr, backlog = 4))?;
     let (seed, sent) = (dice.next(), &AtomicBool::new(false));
     thread::scope(|scope| {
         let port = listener.addr.port;
@@ -1156,18 +1108,11 @@ fn serve(
     listener: u32,
     left: impl Fn() -> Option<bool>,
 ) -> Done {
-    let arg = abi::GetRequest {
-        listener,
-        timeout_ns: 2_000_000_000,
-        ..abi::GetRequest::default()
-    };
+    let arg = arg!(GetRequest, listener, timeout_ns = 2_000_000_000);
     let request = end.link.call(arg)?.handle;
     match dice.below(6) {
         0 => {
-            end.link.call(abi::Reject {
-                request,
-                ..abi::Reject::default()
-            })?;
+            end.link.call(arg!(Reject, request))?;
             worker.all.did("reject", 1);
             return Ok(());
         }
@@ -1216,11 +1161,7 @@ fn serve(
 
 /// Waits for the end of an attempt to connect.
 fn wait(end: &End<'_>, conn: u32, timeout_ns: u64) -> Done {
-    end.link.call(abi::ConnWait {
-        conn,
-        timeout_ns,
-        ..abi::ConnWait::default()
-    })?;
+    end.link.call(arg!(ConnWait, conn, timeout_ns))?;
     Ok(())
 }
 
@@ -1248,10 +1189,7 @@ fn client(worker: Worker<'_>, dice: &mut Dice, port: u16, sent: &AtomicBool) -> 
     }])?;
     end.succeed(3..4)?;
     sent.store(true, Relaxed);
-    end.link.call(abi::ConnQuery {
-        conn: got.handle,
-        ..abi::ConnQuery::default()
-    })?;
+    end.link.call(arg!(ConnQuery, conn = got.handle))?;
     match dice.below(3) {
         0 => disconnect(worker, &end, got.handle),
         1 => end.link.destroy(got.handle),
@@ -1261,10 +1199,7 @@ fn client(worker: Worker<'_>, dice: &mut Dice, port: u16, sent: &AtomicBool) -> 
 
 /// Ends a connection, unless the peer was first.
 fn disconnect(worker: Worker<'_>, end: &End<'_>, conn: u32) -> Done {
-    let arg = abi::Disconnect {
-        conn,
-        ..abi::Disconnect::default()
-    };
+    let arg = arg!(Disconnect, conn);
     let done = may(end.link.call(arg), &[Errno::ENOTCONN])?;
     worker.all.did("disconnect", done.is_some().into());
     Ok(())
@@ -1365,11 +1300,7 @@ fn waiters(worker: Worker<'_>, dice: &mut Dice) -> Done {
     let counter =
         nix::sys::eventfd::EventFd::from_value(0).map_err(|errno| Stop::Errno("eventfd", errno))?;
     let number = std::os::fd::AsRawFd::as_raw_fd(&counter.as_fd());
-    link.call(abi::CqEventfd {
-        cq: cq.handle,
-        fd: number,
-        ..abi::CqEventfd::default()
-    })?;
+    link.call(arg!(CqEventfd, cq = cq.handle, fd = number))?;
     // What becomes of the file and the queues meanwhile; see below. DESTROY ends a wait at once.
     let fate = dice.below(4);
     let last = if fate == 1 { 3_600_000 } else { 400 };
@@ -1439,10 +1370,7 @@ fn openers(worker: Worker<'_>, dice: &mut Dice) -> Done {
     all.did("open", 1);
     link.call(abi::Query::default())?;
     link.call(abi::DeviceQuery::default())?;
-    link.call(abi::PortQuery {
-        port: link.port,
-        ..abi::PortQuery::default()
-    })?;
+    link.call(arg!(PortQuery, port = link.port))?;
     match dice.below(6) {
         0 => {
             let end = End::new(link, dice, abi::QPT_RC, None)?;

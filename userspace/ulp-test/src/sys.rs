@@ -57,6 +57,19 @@ macro_rules! abi_check {
 #[allow(dead_code)]
 pub mod abi;
 
+/// The argument of a command: these members, the sizes that it has to say, and zero in all others.
+///
+/// For what fits into a line; a longer one is better read as the literal of a struct.
+macro_rules! arg {
+    ($command:ident $(, $member:ident $(= $value:expr)?)+) => {
+        $crate::sys::abi::$command {
+            $($member $(: $value)?,)+
+            ..<$crate::sys::abi::$command as $crate::sys::abi::Command>::new()
+        }
+    };
+}
+pub(crate) use arg;
+
 /// The bytes of a struct.
 pub fn bytes<T: Plain>(value: &T) -> Vec<u8> {
     // SAFETY: The struct is that long and, being `Plain`, initialised everywhere.

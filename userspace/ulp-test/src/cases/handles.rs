@@ -2,9 +2,9 @@
 
 //! Handles, in every field that takes one: none, never made, stale, another file's, another type's.
 
-use crate::file::{Command, File, Set};
+use crate::file::{File, Set};
 use crate::report::{because, check, equal, Outcome, Report};
-use crate::sys::abi;
+use crate::sys::{abi, arg};
 use nix::errno::Errno;
 
 /// What a handle names.
@@ -104,10 +104,7 @@ const FIELDS: &[Field] = &[
         kind: Kind::Cq,
         optional: true,
         refused: |set, handle, want| {
-            let arg = abi::Submit {
-                cq: handle,
-                ..abi::Submit::new()
-            };
+            let arg = arg!(Submit, cq = handle);
             // With requests that are all right: none of them is posted.
             let before = set.file.objects()?;
             let (result, out) = set.file.submit(&[set.recv(), set.write()], arg)?;

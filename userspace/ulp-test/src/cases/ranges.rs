@@ -5,7 +5,7 @@
 
 use crate::file::{Command, File, Set, BUFFER};
 use crate::report::{because, check, equal, Outcome, Report};
-use crate::sys::{abi, page, Area, Plain, Wild, PAGE};
+use crate::sys::{abi, arg, page, Area, Plain, Wild, PAGE};
 use nix::errno::Errno;
 
 /// The command is refused like that, whichever of `args` it has.
@@ -26,10 +26,7 @@ fn name(text: &[u8]) -> [u8; abi::NAME_MAX] {
 }
 
 fn attach(name: [u8; abi::NAME_MAX]) -> abi::Attach {
-    abi::Attach {
-        name,
-        ..abi::Attach::new()
-    }
+    arg!(Attach, name)
 }
 
 fn attaching(r: &mut Report) {
@@ -70,10 +67,7 @@ fn attaching(r: &mut Report) {
             u32::MAX,
         ];
         for event_size in sizes {
-            let wrong = abi::Attach {
-                event_size,
-                ..abi::Attach::new()
-            };
+            let wrong = arg!(Attach, event_size);
             file.refused(&wrong, Errno::EPROTONOSUPPORT)?;
         }
         file.accepted(&abi::Attach::new()).map(drop)
@@ -293,10 +287,7 @@ fn queries(r: &mut Report, set: &Set) {
 
 fn completion_queues(r: &mut Report, set: &Set) {
     let file = &set.file;
-    let with = |entries: u32| abi::CqCreate {
-        entries,
-        ..abi::CqCreate::new()
-    };
+    let with = |entries: u32| arg!(CqCreate, entries);
     r.case("CQ_CREATE: entries", || {
         for (entries, want) in [(1, 1), (3, 4), (255, 256)] {
             let got = file.accepted(&with(entries))?;
@@ -391,12 +382,7 @@ fn queue_pairs(r: &mut Report, set: &Set) {
 
 fn buffers(r: &mut Report, set: &Set) {
     let file = &set.file;
-    let with = |length: u64| abi::BufferCreate {
-        pd: set.pd,
-        node: abi::NODE_ANY,
-        length,
-        ..abi::BufferCreate::new()
-    };
+    let with = |length: u64| arg!(BufferCreate, pd = set.pd, node = abi::NODE_ANY, length);
     for (name, page_size) in [("any", 0), ("small", 4096), ("large", 0x20_0000)] {
         r.case(
             format!("BUFFER_CREATE: too many bytes, {name} pages"),
@@ -473,11 +459,7 @@ fn registered(r: &mut Report, set: &Set) {
         file.destroy(file.accepted(&read_only)?.handle)
     });
     r.case("BUFFER_IMPORT: no dma-buf", || {
-        let with = |fd: i32| abi::BufferImport {
-            pd: set.pd,
-            fd,
-            ..abi::BufferImport::new()
-        };
+        let with = |fd: i32| arg!(BufferImport, pd = set.pd, fd);
         all(
             file,
             Errno::EBADF,

@@ -4,7 +4,7 @@
 
 use crate::file::{array, stopped, Command, File, Set, BUFFER};
 use crate::report::{because, check, equal, Outcome, Report};
-use crate::sys::{abi, bytes, Area, Wild, PAGE};
+use crate::sys::{abi, arg, bytes, Area, Wild, PAGE};
 use nix::errno::Errno;
 
 /// A request is refused like that, alone and as the seventh of ten; then the first six are posted.
@@ -66,10 +66,7 @@ fn bad_call(set: &Set, want: Errno, change: impl FnOnce(&mut abi::Submit)) -> Ou
 fn calls(r: &mut Report, set: &Set) {
     let file = &set.file;
     r.case("CANCEL: what is refused is not written", || {
-        let arg = abi::Cancel {
-            canceled: 77,
-            ..abi::Cancel::new()
-        };
+        let arg = arg!(Cancel, canceled = 77);
         let (result, out) = set.file.call(&arg);
         equal("result", result, Err(Errno::ENOENT))?;
         equal("canceled", out.canceled, 77)
@@ -78,10 +75,7 @@ fn calls(r: &mut Report, set: &Set) {
         let got = file.accepted(&abi::Submit::new())?;
         equal("posted, completed", (got.posted, got.completed), (0, 0))?;
         for wild in Wild::ALL {
-            file.accepted(&abi::Submit {
-                wrs: wild.address(),
-                ..abi::Submit::new()
-            })?;
+            file.accepted(&arg!(Submit, wrs = wild.address()))?;
         }
         Ok(())
     });
@@ -199,11 +193,7 @@ fn calls(r: &mut Report, set: &Set) {
     });
     r.case("SUBMIT: timeout_ns", || {
         for timeout_ns in [0, 1, 1 << 63, abi::TIMEOUT_INFINITE] {
-            let got = file.accepted(&abi::Submit {
-                cq: set.cq.handle,
-                timeout_ns,
-                ..abi::Submit::new()
-            })?;
+            let got = file.accepted(&arg!(Submit, cq = set.cq.handle, timeout_ns))?;
             let what = format!("{timeout_ns}: wait_error and timeout_ns");
             equal(what, (got.wait_error, got.timeout_ns), (0, timeout_ns))?;
         }

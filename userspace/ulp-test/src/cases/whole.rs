@@ -4,7 +4,7 @@
 
 use crate::file::{Command, File, Set};
 use crate::report::{because, check, equal, Outcome, Report};
-use crate::sys::{abi, PAGE};
+use crate::sys::{abi, arg, PAGE};
 use nix::errno::Errno;
 
 fn full(set: &Set) -> Outcome {
@@ -23,18 +23,10 @@ fn full(set: &Set) -> Outcome {
     sorted.dedup();
     equal("different handles", sorted.len(), made.len())?;
     file.refused(&abi::PdCreate::new(), Errno::EMFILE)?;
-    let cq = abi::CqCreate {
-        entries: 4,
-        ..abi::CqCreate::new()
-    };
+    let cq = arg!(CqCreate, entries = 4);
     file.refused(&cq, Errno::EMFILE)?;
     file.refused(&File::qp_args(set.pd, set.cq.handle), Errno::EMFILE)?;
-    let buffer = abi::BufferCreate {
-        pd: set.pd,
-        node: abi::NODE_ANY,
-        length: 1,
-        ..abi::BufferCreate::new()
-    };
+    let buffer = arg!(BufferCreate, pd = set.pd, node = abi::NODE_ANY, length = 1);
     file.refused(&buffer, Errno::EMFILE)?;
     file.refused(&File::register_args(set.pd), Errno::EMFILE)?;
     file.refused(&File::grant_args(set.buffer.handle), Errno::EMFILE)?;

@@ -7,7 +7,7 @@ use super::rings::Rings;
 use super::world::{lock, remember, Count, Counts, Kind, Object, Open, Seat, World};
 use crate::file::Command;
 use crate::sys::hostile::Epoll;
-use crate::sys::{abi, bytes, value, Area, Mapping, Place, Plain, Wild, PAGE};
+use crate::sys::{abi, arg, bytes, value, Area, Mapping, Place, Plain, Wild, PAGE};
 use nix::errno::Errno;
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
@@ -218,10 +218,7 @@ impl<'w> Actor<'w> {
     /// Destroys an object that was taken off the list; puts it back when that is refused, or when a
     /// spoiled struct named another object.
     pub fn destroy(&mut self, open: &Open, object: Object) {
-        let arg = abi::Destroy {
-            handle: object.handle,
-            ..abi::Destroy::new()
-        };
+        let arg = arg!(Destroy, handle = object.handle);
         let (result, sent) = self.cmd(open, arg);
         let other = sent.handle != object.handle;
         match result {

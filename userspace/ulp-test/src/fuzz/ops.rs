@@ -7,7 +7,7 @@ use super::world::{lock, Kind, Object, Open, Seat};
 use crate::file::{Command, INIT, REMOTE, RTR, RTS};
 use crate::report::{hang, patience};
 use crate::sys::hostile::{dma_buf, eventfd, fork_child, Epoll};
-use crate::sys::{abi, bytes, PAGE};
+use crate::sys::{abi, arg, bytes, PAGE};
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, ProtFlags};
 use std::mem::offset_of;
@@ -111,10 +111,7 @@ fn query(a: &mut Actor<'_>) {
         }
         2 => a.issue(&open, abi::DeviceQuery::new()),
         3 => {
-            let arg = abi::PortQuery {
-                port,
-                ..abi::PortQuery::new()
-            };
+            let arg = arg!(PortQuery, port);
             a.issue(&open, arg);
         }
         4 => {
@@ -220,12 +217,7 @@ fn make_cq(a: &mut Actor<'_>, open: &Open, entries: u32) -> Option<Object> {
         // Refused, but for 0.
         _ => a.dice.of([0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
     };
-    let arg = abi::CqCreate {
-        entries,
-        delivery,
-        busy_poll_us,
-        ..abi::CqCreate::new()
-    };
+    let arg = arg!(CqCreate, entries, delivery, busy_poll_us);
     a.create(open, arg, |out| Object {
         at: out.mmap_offset,
         len: out.mmap_size,
@@ -517,12 +509,7 @@ fn step(a: &mut Actor<'_>, open: &Open, qp: Object, state: u8, peer: usize, numb
     };
     let mut attr = attributes(a, open.host, peer, number);
     attr.qp_state = state;
-    let arg = abi::QpModify {
-        qp: qp.handle,
-        attr_mask: mask,
-        attr,
-        ..abi::QpModify::new()
-    };
+    let arg = arg!(QpModify, qp = qp.handle, attr_mask = mask, attr);
     a.issue(open, arg);
 }
 
@@ -577,54 +564,24 @@ fn query_object(a: &mut Actor<'_>) {
     match a.dice.below(5) {
         0 => {
             let qp = a.handle(&open, Kind::Qp);
-            a.issue(
-                &open,
-                abi::QpQuery {
-                    qp,
-                    ..abi::QpQuery::new()
-                },
-            );
+            a.issue(&open, arg!(QpQuery, qp));
         }
         1 => {
             let buffer = a.handle(&open, Kind::Buffer);
-            a.issue(
-                &open,
-                abi::BufferQuery {
-                    buffer,
-                    ..abi::BufferQuery::new()
-                },
-            );
+            a.issue(&open, arg!(BufferQuery, buffer));
         }
         2 => {
             let grant = a.handle(&open, Kind::Grant);
-            a.issue(
-                &open,
-                abi::GrantQuery {
-                    grant,
-                    ..abi::GrantQuery::new()
-                },
-            );
+            a.issue(&open, arg!(GrantQuery, grant));
         }
         3 => {
             let srq = a.handle(&open, Kind::Srq);
-            a.issue(
-                &open,
-                abi::SrqQuery {
-                    srq,
-                    ..abi::SrqQuery::new()
-                },
-            );
+            a.issue(&open, arg!(SrqQuery, srq));
         }
         _ => {
             let kind = a.dice.of([Kind::Conn, Kind::Listener, Kind::Request]);
             let conn = a.handle(&open, kind);
-            a.issue(
-                &open,
-                abi::ConnQuery {
-                    conn,
-                    ..abi::ConnQuery::new()
-                },
-            );
+            a.issue(&open, arg!(ConnQuery, conn));
         }
     }
 }
@@ -634,10 +591,7 @@ fn destroy(a: &mut Actor<'_>) {
     if a.dice.one_in(8) {
         // One that is not known, or is somebody else's too.
         let handle = a.handle(&open, Kind::Pd);
-        let arg = abi::Destroy {
-            handle: handle ^ (1 << a.dice.below(32)),
-            ..abi::Destroy::new()
-        };
+        let arg = arg!(Destroy, handle = handle ^ (1 << a.dice.below(32)));
         a.issue(&open, arg);
         return;
     }
@@ -955,14 +909,7 @@ fn cq_eventfd(a: &mut Actor<'_>) {
         _ => a.dice.pick(&fds).unwrap_or(-1),
     };
     let cq = a.handle(&open, Kind::Cq);
-    a.issue(
-        &open,
-        abi::CqEventfd {
-            cq,
-            fd,
-            ..abi::CqEventfd::new()
-        },
-    );
+    a.issue(&open, arg!(CqEventfd, cq, fd));
 }
 
 // --- mappings ------------------------------------------------------------------------------------
@@ -1275,10 +1222,7 @@ fn fork(a: &mut Actor<'_>) {
         let (nr, raw) = match a.dice.below(5) {
             0 => (abi::IOC_PD_CREATE, bytes(&abi::PdCreate::new())),
             1 => {
-                let arg = abi::Destroy {
-                    handle,
-                    ..abi::Destroy::new()
-                };
+                let arg = arg!(Destroy, handle);
                 (arg.handle != 0).then(|| lock(&open.objects).retain(|o| o.handle != handle));
                 (abi::IOC_DESTROY, bytes(&arg))
             }
@@ -1303,10 +1247,7 @@ fn fork(a: &mut Actor<'_>) {
                 (abi::IOC_BUFFER_REGISTER, bytes(&arg))
             }
             _ => {
-                let arg = abi::QpQuery {
-                    qp: handle,
-                    ..abi::QpQuery::new()
-                };
+                let arg = arg!(QpQuery, qp = handle);
                 (abi::IOC_QP_QUERY, bytes(&arg))
             }
         };
@@ -1365,11 +1306,7 @@ fn make_listener(a: &mut Actor<'_>, open: &Open, port: u16) -> Option<Object> {
         2 => addr.addr[3] = a.dice.word() as u8,
         _ => (),
     }
-    let arg = abi::Listen {
-        addr,
-        backlog: a.dice.below(4) as u32 + 1,
-        ..abi::Listen::new()
-    };
+    let arg = arg!(Listen, addr, backlog = a.dice.below(4) as u32 + 1);
     a.create(open, arg, |out| Object {
         number: out.addr.port.into(),
         ..object(Kind::Listener, out.handle)
@@ -1383,11 +1320,7 @@ fn listen(a: &mut Actor<'_>) {
 }
 
 fn take_request(a: &mut Actor<'_>, open: &Open, listener: u32, wait: u64) -> Option<Object> {
-    let arg = abi::GetRequest {
-        listener,
-        timeout_ns: wait,
-        ..abi::GetRequest::new()
-    };
+    let arg = arg!(GetRequest, listener, timeout_ns = wait);
     a.create(open, arg, |out| object(Kind::Request, out.handle))
 }
 
@@ -1425,11 +1358,7 @@ fn accept(a: &mut Actor<'_>) {
 }
 
 fn refuse(a: &mut Actor<'_>, open: &Open, request: u32) {
-    let arg = abi::Reject {
-        request,
-        private_len: a.dice.below(160) as u32,
-        ..abi::Reject::new()
-    };
+    let arg = arg!(Reject, request, private_len = a.dice.below(160) as u32);
     if a.cmd(open, arg).0.is_ok() {
         lock(&open.objects).retain(|object| object.handle != request);
     }
@@ -1461,11 +1390,7 @@ fn ask(a: &mut Actor<'_>, open: &Open, qp: u32, dst: abi::Addr) -> Option<u32> {
 }
 
 fn conn_wait(a: &mut Actor<'_>, open: &Open, conn: u32, timeout_ns: u64) {
-    let arg = abi::ConnWait {
-        conn,
-        timeout_ns,
-        ..abi::ConnWait::new()
-    };
+    let arg = arg!(ConnWait, conn, timeout_ns);
     // The error of an attempt is the attempt's.
     let _ = a.cmd(open, arg);
 }
@@ -1548,11 +1473,5 @@ fn meet(a: &mut Actor<'_>) {
 fn disconnect(a: &mut Actor<'_>) {
     let open = a.file();
     let conn = a.handle(&open, Kind::Conn);
-    a.issue(
-        &open,
-        abi::Disconnect {
-            conn,
-            ..abi::Disconnect::new()
-        },
-    );
+    a.issue(&open, arg!(Disconnect, conn));
 }
