@@ -947,7 +947,7 @@ struct rust_ulp_connect {
 /*
  * Waits for the end of an attempt to connect, from any number of threads; returns the same values,
  * or the same error, each time until DESTROY. The attempt goes on after EINTR and ETIME.
- * @reject_reason and the private data are valid on failure.
+ * @reject_reason and the private data are valid on failure. EINVAL: the driver refused a state.
  *  EADDRNOTAVAIL, EXDEV  CONNECT: no device has the source address; another device than the file's
  *              has it, or the route
  *  ECONNREFUSED  the peer rejected the request, or no program listens: see @reject_reason
