@@ -652,14 +652,13 @@ def test_memcg(r):
         before = charged()
         buffer = Buffer(file, pd, 16 * MEBI, size)
         more = charged() - before
-        # A CPU charges up to 64 pages at a time before they are used.
-        # The parts of memory.stat are as old as the kernel's last look, by as much.
-        slack = 2 * 64 * PAGE * os.cpu_count()
+        # A CPU charges up to 64 pages at a time before they are used, and memory.stat may be old by hundreds.
+        slack = 4 * MEBI
         r.check(f"16 MiB are charged, in pages of {size}", more >= 16 * MEBI - slack, f"{more} more")
         buffer.map.close()
         file.destroy(buffer.handle)
         # The kernel may free what the buffer needed a little later.
-        back = ulp.until(lambda: charged() - before <= MEBI + slack)
+        back = ulp.until(lambda: charged() - before <= slack)
         r.check(f"and given back, in pages of {size}", back, [before, *read("memory.stat", "memory")])
     events = dict(line.split() for line in read("memory.events", "memory"))
     r.equal("nobody was killed for it", events["oom_kill"], "0")
