@@ -191,9 +191,10 @@ async fn listen_by_manager(addr: &str) -> Result<()> {
     let grant = buf.grant(.., Access::REMOTE_WRITE | Access::REMOTE_READ)?;
     let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let requests = AsyncRequests::new(&cq)?;
-    // A write with immediate data completes the first, a message the second.
+    // A write with immediate data completes the first, messages the others.
     let written = requests.post(&qp, Recv::empty())?;
     let told = requests.post(&qp, Recv::empty())?;
+    let known = requests.post(&qp, Recv::empty())?;
     let listener = cm::Listener::bind(&dev, addr.parse()?, 4)?;
     let mut waiting = listener.requests()?;
     let options = cm::AcceptOptions::new().timeout(LONG).grant(&grant);
@@ -214,6 +215,7 @@ async fn listen_by_manager(addr: &str) -> Result<()> {
     written.await?.check()?;
     tell(&buf)?;
     told.await?.check()?;
+    known.await?.check()?;
     let answer = requests.post(connection.qp(), Send::empty())?;
     Ok(answer.await?.check()?)
 }
@@ -267,9 +269,10 @@ async fn connect_by_manager(addr: &str) -> Result<()> {
     write.await?.check()?;
     tell(&buf)?;
     requests.post(qp, Send::empty())?.await?.check()?;
+    // rxe completes a receive before it acknowledges the message. The other end answers when it knows
+    // that this one has the acknowledgement, and hangs up when it has that of the answer.
+    drop(requests.post(qp, Send::empty())?);
     answer.await?.check()?;
-    // rxe completes a receive before it acknowledges the message: the other end hangs up when it has
-    // the acknowledgement.
     loop {
         let event = dev.events().wait(LONG)?;
         if event.kind == EventKind::Disconnected && event.is_about(&connection) {
