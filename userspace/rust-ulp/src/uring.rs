@@ -40,7 +40,7 @@
 //! - That of a receive of a shared receive queue ([`Srq`](crate::Srq)) names no queue pair:
 //!   [`Completion::qp_num`] is 0, and [`Completion::is_of`] is false for all queue pairs.
 //! - That of a datagram names no LID, service level and P_Key, so that there is no answer to its
-//!   sender ([`Datagram::reply_to`](crate::Datagram::reply_to)) on InfiniBand.
+//!   sender ([`Qp::reply_to`](crate::Qp::reply_to)) on InfiniBand.
 //!
 //! Post by [`DeviceBatch::post_by`] where this matters.
 //!
