@@ -289,8 +289,8 @@ impl Device {
         unsafe { bindings::rust_ulp_h_device_is_driven_by(self.as_raw(), module.as_char_ptr()) }
     }
 
-    /// Returns whether the driver reports when a queue pair in ERR has left its shared receive
-    /// queue: `IB_EVENT_QP_LAST_WQE_REACHED`. Does not sleep.
+    /// Returns whether the driver creates shared receive queues, and reports when a queue pair in ERR
+    /// has left one: `IB_EVENT_QP_LAST_WQE_REACHED`. Does not sleep.
     pub(crate) fn raises_last_wqe(&self) -> bool {
         self.has(Rule::LastWqe)
     }

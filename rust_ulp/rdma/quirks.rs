@@ -14,7 +14,8 @@ use kernel::prelude::*;
 pub(super) enum Rule {
     /// REG_MR honors the page size of a region. A region of another driver has pages of
     /// [`PAGE_SIZE`](kernel::page::PAGE_SIZE): the adapter would take the first bytes of each larger
-    /// page for the whole, and reach memory of other owners.
+    /// page for the whole, and reach memory of other owners. [`Rule::ShortKeys`] limits irdma to pages
+    /// of the kernel.
     LargePages,
     /// A key covers no more than [`PAGE_SIZE`](kernel::page::PAGE_SIZE) bytes for each page that its
     /// region was allocated for, so that larger pages have no use.
@@ -33,10 +34,11 @@ pub(super) enum Rule {
     /// deregistering alone revokes a key, or fails.
     InvalidateFirst,
     /// The driver reports success although its adapter failed to revoke the key. A region whose key
-    /// could not be invalidated before is kept. Where the driver has no `IB_WR_LOCAL_INV`, the module
-    /// cannot know that a peer still has access.
+    /// could not be invalidated before is kept. Where the driver has no `IB_WR_LOCAL_INV`, as hns, the
+    /// module does not read this, and cannot know that a peer still has access.
     HidesFailure,
-    /// The driver raises `IB_EVENT_QP_LAST_WQE_REACHED`.
+    /// The driver creates shared receive queues for the kernel, and raises
+    /// `IB_EVENT_QP_LAST_WQE_REACHED`.
     LastWqe,
     /// The driver takes the receives of a shared receive queue in the order of their posting. Others
     /// were not read for it.
@@ -109,6 +111,8 @@ const QUIRKS: &[Quirk] = &[
     // Above, `qedr_prepare_pbl_tbl()` makes a table of two levels, and `qedr_set_page()` writes the
     // pages over its first level.
     row(bindings::RDMA_DRIVER_QEDR,       Rule::MaxPages(8192),  "hw/qedr/verbs.c:qedr_set_page",                 "qedr"),
+    // It refuses larger regions, whatever its device reports.
+    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::MaxPages(128),   "hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_alloc_mr",     "pvrdma"),
 
     row(bindings::RDMA_DRIVER_MLX5,       Rule::NoAtomics,       "hw/mlx5/wr.c:handle_qpt_rc",                    "mlx5"),
 
@@ -132,11 +136,9 @@ const QUIRKS: &[Quirk] = &[
     row(bindings::RDMA_DRIVER_BNXT_RE,    Rule::LastWqe,         "hw/bnxt_re/main.c:bnxt_re_handle_qp_async_event", "bnxt"),
     row(bindings::RDMA_DRIVER_HFI1,       Rule::LastWqe,         "sw/rdmavt/qp.c:rvt_qp_mr_clean",                "opa"),
     row(bindings::RDMA_DRIVER_HNS,        Rule::LastWqe,         "hw/hns/hns_roce_qp.c:hns_roce_ib_qp_event",     "hns"),
-    row(bindings::RDMA_DRIVER_IONIC,      Rule::LastWqe,         "hw/ionic/ionic_admin.c:ionic_qp_event",         "ionic"),
     row(bindings::RDMA_DRIVER_MLX4,       Rule::LastWqe,         "hw/mlx4/qp.c:mlx4_ib_handle_qp_event",          "mlx4"),
     row(bindings::RDMA_DRIVER_MLX5,       Rule::LastWqe,         "hw/mlx5/qp.c:mlx5_ib_handle_qp_event",          "mlx5"),
     row(bindings::RDMA_DRIVER_RXE,        Rule::LastWqe,         "sw/rxe/rxe_resp.c:flush_recv_queue",            "-"),
-    row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::LastWqe,         "hw/vmw_pvrdma/pvrdma_main.c:pvrdma_intr1_handler", "pvrdma"),
 
     row(bindings::RDMA_DRIVER_RXE,        Rule::OrderedSrq,      "sw/rxe/rxe_resp.c:get_srq_wqe",                 "-"),
 
@@ -165,7 +167,6 @@ const QUIRKS: &[Quirk] = &[
     // It makes one, which no path brings to RTR: only reliable ones have a header of their packets.
     row(bindings::RDMA_DRIVER_IONIC,      Rule::NoUc,            "hw/ionic/ionic_controlpath.c:ionic_create_qp",  "ionic"),
     row(bindings::RDMA_DRIVER_IRDMA,      Rule::NoUc,            "hw/irdma/verbs.c:irdma_validate_qp_attrs",      "irdma"),
-    row(bindings::RDMA_DRIVER_MANA,       Rule::NoUc,            "hw/mana/qp.c:mana_ib_create_qp",                "mana"),
     row(bindings::RDMA_DRIVER_QEDR,       Rule::NoUc,            "hw/qedr/verbs.c:qedr_check_qp_attrs",           "qedr"),
     row(bindings::RDMA_DRIVER_VMW_PVRDMA, Rule::NoUc,            "hw/vmw_pvrdma/pvrdma_qp.c:pvrdma_create_qp",    "pvrdma"),
 

@@ -3,7 +3,8 @@
  * The personalities: what drivers of real adapters offer, and what they refuse.
  *
  * Each rule that differs from `plain` names the source that has it, below
- * drivers/infiniband of Linux 7.2.12.
+ * drivers/infiniband of Linux 7.2.12. That of the types of queue pairs is in
+ * rust_ulp/rdma/quirks.rs, as NoRc, NoUc and NoUd.
  */
 #include <linux/module.h>
 #include <linux/sizes.h>
@@ -57,7 +58,6 @@ static const struct hca_rules all_rules[] = {
 	},
 	{
 		DRIVER("irdma", IRDMA),
-		/* hw/irdma/verbs.c:irdma_validate_qp_attrs */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/irdma/user.h:IRDMA_MAX_INLINE_DATA_SIZE; nothing raises LAST_WQE_REACHED. */
 		.max_inline = 101,
@@ -76,7 +76,6 @@ static const struct hca_rules all_rules[] = {
 	},
 	{
 		DRIVER("qedr", QEDR),
-		/* hw/qedr/verbs.c:qedr_check_qp_attrs */
 		.qp_types = BIT(IB_QPT_RC),
 		/* net/ethernet/qlogic/qed/qed_rdma.c:RDMA_MAX_SGE_PER_SQ_WQE */
 		.max_send_sge = 4,
@@ -94,7 +93,6 @@ static const struct hca_rules all_rules[] = {
 	},
 	{
 		DRIVER("bnxt", BNXT_RE),
-		/* hw/bnxt_re/ib_verbs.c:bnxt_re_init_qp_type */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/bnxt_re/ib_verbs.c:bnxt_re_query_device, where PCIe has none */
 		.atomics = false,
@@ -105,13 +103,13 @@ static const struct hca_rules all_rules[] = {
 	},
 	{
 		DRIVER("erdma", ERDMA),
-		/* hw/erdma/erdma_verbs.c:erdma_qp_validate_attr */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
-		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_SEND_SGE, _RECV_SGE and ERDMA_MAX_SGE_RD */
+		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_INLINE, _SEND_SGE, _RECV_SGE and ERDMA_MAX_SGE_RD */
+		.max_inline = 96,
 		.max_send_sge = 6,
 		.max_recv_sge = 1,
 		.max_sge_rd = 1,
-		/* hw/erdma/erdma_verbs.c:erdma_query_device: max_ord and max_ird are two. */
+		/* erdma_query_device(): max_ord and max_ird, of 128; only the lab's differ. */
 		.max_rd_atomic = HCA_MAX_RD_ATOMIC,
 		.max_init_rd_atomic = 1,
 		/* A port with an MTU of 1024, as behind a network with 1500. */
@@ -127,21 +125,23 @@ static const struct hca_rules all_rules[] = {
 	},
 	{
 		DRIVER("pvrdma", VMW_PVRDMA),
-		/* hw/vmw_pvrdma/pvrdma_qp.c:pvrdma_create_qp */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		.no_inline = true,
-		/* hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_alloc_mr: PAGE_SHIFT; pvrdma_dereg_mr */
+		/* hw/vmw_pvrdma/pvrdma_srq.c:pvrdma_create_srq: for user space alone. */
+		.last_wqe = false,
+		/* hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_alloc_mr: at most 128, PAGE_SHIFT; pvrdma_dereg_mr */
+		.good_pages = 128,
 		.fixed_page_size = true,
 		.hides_failure = true,
 	},
 	{
 		DRIVER("ionic", IONIC),
-		/* hw/ionic/ionic_controlpath.c:ionic_create_qp */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
+		/* hw/ionic/ionic_ibdev.c:ionic_dev_ops has no create_srq. */
+		.max_srq = 0,
 	},
 	{
 		DRIVER("hns", HNS),
-		/* hw/hns/hns_roce_qp.c:check_qp_type */
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
 		/* hw/hns/hns_roce_hw_v2.c:set_rc_opcode */
 		.no_local_inv = true,

@@ -225,7 +225,7 @@ def test_directions(r):
 
 
 #: The pages under one key that the adapter of a driver translates, where that is not 512 (PLAIN in personality.c).
-LISTS = {"qedr": 8192, "strict": 16}
+LISTS = {"pvrdma": 128, "qedr": 8192, "strict": 16}
 
 
 def test_lists(r):
