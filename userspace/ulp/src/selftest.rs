@@ -13,6 +13,7 @@ use crate::rdma::{self, RdmaDevice};
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use rust_ulp::device::DeviceInfo;
+use rust_ulp::error::ErrorKind;
 use rust_ulp::grant::GrantOptions;
 use rust_ulp::memory::PageSize;
 use rust_ulp::qp::{Connected, QpAttr, QpBuilder, QpState, Rc, Uc, Ud};
@@ -500,6 +501,19 @@ fn run(
     offered.then_some(verdict == Verdict::Passed)
 }
 
+/// Returns how many of `bytes` may be allocated here, [`MOST`] at most. Without CAP_IPC_LOCK a user has
+/// `ulimit -l`.
+fn most_memory(pd: &Pd, bytes: u64) -> Result<u64> {
+    let mut most = bytes.min(MOST);
+    loop {
+        let builder = pd.buffer_builder(usize::try_from(most)?);
+        match builder.pages(PageSize::Small).build() {
+            Err(error) if error.kind() == ErrorKind::OutOfMemory && most > 4096 => most /= 2,
+            built => return Ok(built.map(|_| most)?),
+        }
+    }
+}
+
 fn about(device: &RdmaDevice, opened: Option<&Device>, two_devices: bool) -> Result<About> {
     let machine = Machine::here();
     let port = opened.map_or(1, default_port);
@@ -552,7 +566,12 @@ impl Report {
         let small = info.page_size_cap & 4096 != 0;
         let huge = info.page_size_cap & HUGE != 0;
         let has = |op| info.supports::<Rc>(op) && from.info().supports::<Rc>(op);
-        let list = (u64::from(info.max_fast_reg_pages) * 4096).min(MOST);
+        let whole = u64::from(info.max_fast_reg_pages) * 4096;
+        let list = if small {
+            most_memory(&ends()?.to.pd, whole)?
+        } else {
+            0
+        };
         let all = &mut Vec::new();
         let written = run(all, "write", true, || ends()?.write());
         run(all, "read", true, || ends()?.read());
@@ -619,7 +638,8 @@ impl Report {
         let pages = format!("at most {}", info.max_fast_reg_pages);
         let mut quirks = vec![
             tried("LargePages", large),
-            quirk("MaxPages", &pages, listed),
+            // A part of the list can only refute the rule.
+            quirk("MaxPages", &pages, listed.filter(|ok| list == whole || !ok)),
             quirk("NoAtomics", offers(has(WrOpcode::FetchAdd)), atomics),
             quirk("NoRemoteAtomics", offers(granted), atomics),
             quirk("InvalidateFirst", "revokes a key", revoked),
