@@ -84,6 +84,9 @@ pub struct Quirk {
     observable: bool,
 }
 
+const LONG_LID: &str =
+    "has a LID of more than 16 bits, which the crate does not support (docs/providers.md)";
+
 /// The rules that no program can see: what the module leaves out because of them, or a failure of the
 /// adapter.
 const HIDDEN: [&str; 4] = ["ShortKeys", "NoLocalInv", "HidesFailure", "KeepsPackets"];
@@ -715,6 +718,9 @@ impl Selftest {
         let to = self.to.as_deref().map(Device::open).transpose()?;
         let devices = rdma::devices(Some(from.name()))?;
         let device = devices.first().context("the device is gone")?;
+        if u16::try_from(from.port(default_port(&from))?.lid).is_err() {
+            return Report::refused(device, LONG_LID);
+        }
         Report::new(device, &from, to.as_ref())
     }
 
