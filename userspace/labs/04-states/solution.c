@@ -91,6 +91,7 @@ int main(int argc, char **argv)
 				  .send_flags = IBV_SEND_SIGNALED },
 			   *bad;
 	struct ibv_sge sge;
+	struct ibv_wc wc;
 	union ibv_gid own;
 	char line[512];
 	struct lab lab;
@@ -121,8 +122,10 @@ int main(int argc, char **argv)
 	wr.wr.rdma.remote_addr = lab_number(line, "addr");
 	wr.wr.rdma.rkey = lab_number(line, "rkey");
 	lab_check(ibv_post_send(lab.qp, &wr, &bad), "ibv_post_send");
-	if (lab_completion(lab.cq).status)
-		lab_die("the write failed");
+	wc = lab_completion(lab.cq);
+	if (wc.status)
+		lab_die("the write: status %d, %s", wc.status,
+			ibv_wc_status_str(wc.status));
 	lab_say(wire, "done");
 	lab_say(wire, "refused=%s", refused(lab.qp));
 	lab_wait_for(wire, "bye");
