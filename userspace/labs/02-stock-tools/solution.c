@@ -27,13 +27,12 @@ static void post_send(struct lab *lab, uint32_t len)
 	lab_check(ibv_post_send(lab->qp, &wr, &bad), "ibv_post_send");
 }
 
-/* Waits for the completions of a Send and of the receive for its answer, in either order. */
-static void wait_for_both(struct lab *lab)
+/* Waits for so many completions: of a Send and of the receive for its answer, in either order. */
+static void wait_for(struct lab *lab, int completions)
 {
 	struct ibv_wc wc;
-	int i;
 
-	for (i = 0; i < 2; i++) {
+	while (completions--) {
 		wc = lab_completion(lab->cq);
 		if (wc.status)
 			lab_die("status %d", wc.status);
@@ -42,7 +41,7 @@ static void wait_for_both(struct lab *lab)
 
 int main(int argc, char **argv)
 {
-	uint32_t size, count, nonce, i, j;
+	uint32_t size, count, i, j;
 	union ibv_gid own;
 	char line[512];
 	struct lab lab;
@@ -55,7 +54,6 @@ int main(int argc, char **argv)
 	lab_hear(wire, line, sizeof(line));
 	size = lab_number(line, "size");
 	count = lab_number(line, "count");
-	nonce = lab_number(line, "nonce");
 	// learner 4: which device, and which entry of its GID table? (-d and -g of ibv_rc_pingpong)
 	//? lab = lab_objects("rxe1", IBV_QPT_RC, 2 * size);
 	//? index = 0;
@@ -66,23 +64,22 @@ int main(int argc, char **argv)
 	lab_say(wire, "qpn=%u psn=%u gid=%s", lab.qp->qp_num, lab.qp->qp_num,
 		lab_show(&own));
 	lab_rts(lab.qp, index, lab.qp->qp_num, line);
-	// learner 5: a receive for the first answer
+	// learner 5: a receive for the peer's first message
 	post_receive(&lab, size);
 	// end 5
 	lab_say(wire, "connected");
-	lab_wait_for(wire, "ready");
 
-	for (j = 0; j < size; j++)
-		lab.memory[j] = nonce + j;
+	/* The first message comes by itself, the others are answers. */
+	wait_for(&lab, 1);
 	for (i = 0; i < count; i++) {
-		// learner 6: a message, its answer, and the bytes of the next message
+		// learner 6: the next message: its bytes, a receive for its answer, then send it
 		//? post_send(&lab, 64);
-		//? wait_for_both(&lab);
-		post_send(&lab, size);
-		wait_for_both(&lab);
-		post_receive(&lab, size);
+		//? wait_for(&lab, 2);
 		for (j = 0; j < size; j++)
 			lab.memory[j] = lab.memory[size + j] + 1;
+		post_receive(&lab, size);
+		post_send(&lab, size);
+		wait_for(&lab, 2);
 		// end 6
 	}
 	lab_say(wire, "done");
