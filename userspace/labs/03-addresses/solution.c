@@ -77,6 +77,7 @@ int main(int argc, char **argv)
 			   *bad;
 	struct ibv_sge sge = { .length = 8 };
 	union ibv_gid peer, own;
+	struct ibv_wc wc;
 	char line[512];
 	struct lab lab;
 	uint64_t nonce;
@@ -107,8 +108,10 @@ int main(int argc, char **argv)
 	wr.wr.rdma.remote_addr = lab_number(line, "addr");
 	wr.wr.rdma.rkey = lab_number(line, "rkey");
 	lab_check(ibv_post_send(lab.qp, &wr, &bad), "ibv_post_send");
-	if (lab_completion(lab.cq).status)
-		lab_die("the write failed");
+	wc = lab_completion(lab.cq);
+	if (wc.status)
+		lab_die("the write: status %d, %s", wc.status,
+			ibv_wc_status_str(wc.status));
 	lab_say(wire, "done");
 	lab_wait_for(wire, "bye");
 	return 0;
