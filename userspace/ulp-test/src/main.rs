@@ -3,9 +3,9 @@
 //! What the tests in the VM run: cases against `/dev/rust_ulp` as it stands in `rust_ulp.h`.
 //!
 //! `abi` makes every command wrong in every way, by system calls of its own, and `uring` issues
-//! requests by io_uring; `fuzz` does all of it at random, `load` until it is stopped; `api`,
-//! `rights` and `write-sizes` go through the crate. `revoking-peer` and `broken-peer` are careless
-//! peers of the tool `ulp`; `tasks` drops futures. All but these and `load` print KTAP.
+//! requests by io_uring; `fuzz` does all of it at random, `load` until it is stopped; `api` and
+//! `rights` go through the crate. `revoking-peer` and `broken-peer` are careless peers of the tool
+//! `ulp`; `tasks` drops futures. All but these and `load` print KTAP.
 
 /// The values that the header allows for each member that the kernel reads, and the errnos of each
 /// command, as `build.rs` has them made.
@@ -24,7 +24,6 @@ mod hosts;
 mod load;
 mod report;
 mod rights;
-mod sizes;
 mod sys;
 mod tasks;
 mod uring;
@@ -42,11 +41,6 @@ enum Command {
     Api,
     /// Tries what each right of a grant allows.
     Rights,
-    /// Writes of many sizes.
-    WriteSizes {
-        /// The bytes that a key of the device covers, where that is less than the largest write.
-        longest: Option<usize>,
-    },
     /// Issues requests by io_uring.
     Uring {
         /// Only this part.
@@ -95,11 +89,6 @@ fn main() -> ExitCode {
         Command::Abi => cases::run,
         Command::Api => api::run,
         Command::Rights => rights::run,
-        Command::WriteSizes { longest } => {
-            let mut report = Report::new();
-            sizes::run(&mut report, longest);
-            return report.status();
-        }
         Command::Uring { part: None } => uring::suite,
     };
     let mut report = Report::new();
