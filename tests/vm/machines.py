@@ -185,6 +185,12 @@ def test_cut(r):
     """The cable is cut, of which neither kernel knows."""
     a, b = joined(**SOON)
     works(r, "while it is whole", a, b, pattern(3, 5000))
+    got = subprocess.run([ulp.PEER, "--boot"], capture_output=True, text=True, check=False, timeout=60 * ulp.PATIENCE)
+    r.equal(
+        "peer: a second guest that runs is not booted",
+        (got.returncode, got.stderr),
+        (255, "peer: boot: the second guest is running\n"),
+    )
     run(ulp.PEER, "--cut")
     try:
         a.file.submit([a.write(b, 3000, user_data=i) for i in range(3)])
