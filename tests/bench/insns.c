@@ -4,9 +4,7 @@
  * and how many of them were atomic accesses and memory barriers.
  *
  *   -plugin libinsns.so,out=FILE     between two marks; made and read by `profile`
- *   -plugin libinsns.so,cover=FILE   of modules, between two marks or, without any, until
- *                                    QEMU ends; by scripts/coverage
- *            ...,program=on            and of a program that is not position-independent
+ *   -plugin libinsns.so,cover=FILE   of modules, until QEMU ends; by scripts/coverage
  *
  * A line of out is an address and the numbers of instructions, of atomic ones and of
  * barriers; one of cover is an address, the number of instructions and the bytes of the
@@ -16,10 +14,10 @@
  * Counters are added to inline, so nothing is sampled and nothing is disturbed: under
  * -icount the guest runs as it does without the plugin. A mark is an instruction that
  * does nothing and that no compiler makes: the first time it runs the counters are set
- * to zero, each further time they are written to FILE, with out to FILE.1, FILE.2 and so
- * on. Built with -DMARK this file is
- * the program that runs it; with an argument, it runs a known sequence between two marks.
- * Built with -DKINDS it is a program that prints the kinds of instructions.
+ * to zero, each further time they are written to FILE.1, FILE.2 and so on. Built with
+ * -DMARK this file is the program that runs it; with an argument, it runs a known
+ * sequence between two marks. Built with -DKINDS it is a program that prints the kinds of
+ * instructions.
  */
 #ifdef MARK
 static void mark(void)
@@ -196,15 +194,13 @@ static struct slot {
 /* Where x86-64 puts modules: MODULES_VADDR without KASLR to MODULES_END. */
 #define MODULES 0xffffffffa0000000ull
 #define MODULES_END 0xffffffffff000000ull
-/* Below this lies a program that is linked to a fixed address. */
-#define PROGRAM_END 0x80000000ull
 /* CPUs translate at the same time. */
 static pthread_mutex_t translating = PTHREAD_MUTEX_INITIALIZER;
 
 static const uint8_t mark_insn[] = { 0x0f, 0x1f, 0x84, 0x00,
 				     0x1e, 0xab, 0xa1, 0x5c };
 static const char *out, *cover;
-static bool begun, program;
+static bool begun;
 static unsigned int marks;
 static enum kind (*kind_of)(const uint8_t *insn, size_t size);
 
@@ -285,8 +281,7 @@ static void ended(qemu_plugin_id_t id, void *data)
 {
 	(void)id;
 	(void)data;
-	if (!begun)
-		write_out();
+	write_out();
 }
 
 static void mark(unsigned int cpu, void *data)
@@ -310,8 +305,7 @@ static void mark(unsigned int cpu, void *data)
 /* Whether a block counts that lies there. */
 static bool counts(uint64_t addr)
 {
-	return !cover || (addr >= MODULES && addr < MODULES_END) ||
-	       (program && addr < PROGRAM_END);
+	return !cover || (addr >= MODULES && addr < MODULES_END);
 }
 
 static void add(struct qemu_plugin_tb *tb, uint64_t *counter, size_t count)
@@ -355,7 +349,7 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 			add(tb, &slot->barriers, count_kind(tb, BARRIER));
 		}
 	}
-	for (i = 0; i < count; i++) {
+	for (i = 0; out && i < count; i++) {
 		const struct qemu_plugin_insn *insn =
 			qemu_plugin_tb_get_insn(tb, i);
 
@@ -379,8 +373,6 @@ qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info_t *info,
 			out = strdup(argv[i] + 4);
 		else if (!strncmp(argv[i], "cover=", 6))
 			cover = strdup(argv[i] + 6);
-		else if (!strcmp(argv[i], "program=on"))
-			program = true;
 		else
 			return -1;
 	}
