@@ -953,29 +953,6 @@ fn everything_goes_whatever_the_order() {
 }
 
 #[test]
-fn a_grant_dies_once() {
-    let p = pair();
-    let grant = p.mem.grant(.., Access::REMOTE_WRITE).unwrap();
-    let clone = grant.clone();
-    let before = p.kernel.objects();
-    grant.revoke().unwrap();
-    assert_eq!(p.kernel.objects(), before - 1);
-    p.kernel.log();
-    assert_eq!(clone.revoke().unwrap_err().errno(), Some(libc::ENOENT));
-    drop((grant, clone));
-    assert!(p.kernel.log().is_empty());
-
-    // Revoking may fail and be tried again.
-    let grant = p.mem.grant(.., Access::REMOTE_WRITE).unwrap();
-    p.kernel.refuse("DESTROY", Errno::EBUSY);
-    assert!(matches!(
-        grant.revoke(),
-        Err(Error::Busy { what: "DESTROY" })
-    ));
-    grant.revoke().unwrap();
-}
-
-#[test]
 fn half_made_things_go_again() {
     let kernel = Kernel::new();
     let device = kernel.device();

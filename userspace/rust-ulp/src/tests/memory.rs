@@ -342,12 +342,21 @@ fn a_key_that_is_revoked() {
     );
     assert_eq!((info.offset, info.len), (64, 64));
     assert_eq!((info.one_shot, info.bound), (false, false));
+    // Revoking may fail and be tried again.
     p.kernel.refuse("DESTROY", Errno::EIO);
     assert_eq!(grant.revoke().unwrap_err().errno(), Some(libc::EIO));
+    p.kernel.refuse("DESTROY", Errno::EBUSY);
+    let busy = grant.revoke();
+    assert!(matches!(busy, Err(Error::Busy { what: "DESTROY" })));
     assert_eq!(grant.query().unwrap().rkey, Some(old.rkey()), "as it was");
+    let before = p.kernel.objects();
     grant.revoke().unwrap();
-    assert_eq!(clone.revoke().unwrap_err().errno(), Some(libc::ENOENT));
+    assert_eq!(p.kernel.objects(), before - 1);
     assert_eq!(clone.query().unwrap_err().errno(), Some(libc::ENOENT));
+    p.kernel.log();
+    assert_eq!(clone.revoke().unwrap_err().errno(), Some(libc::ENOENT));
+    drop((grant, clone));
+    assert!(p.kernel.log().is_empty(), "nothing is revoked twice");
     let new = p.mem.grant(64..128, Access::REMOTE_WRITE).unwrap().remote();
     assert_ne!(new.rkey(), old.rkey());
 }
