@@ -414,7 +414,6 @@ def modify(w, kind, steps, mask, receives=0, **attr):
 
 
 INIT = ("STATE PKEY_INDEX PORT ACCESS_FLAGS", {"qp_state": N["QPS_INIT"], "port_num": 1})
-INIT_BITS = sum(N["QP_" + name] for name in INIT[0].split())
 RTR = "STATE AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER"
 RTS = (
     "STATE SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",

@@ -39,7 +39,6 @@ PAGE = 4 * KIB
 FILL = 0xC3
 REFUSED = 10  # IB_WC_REM_ACCESS_ERR
 NOT_THERE = 11  # IB_WC_REM_OP_ERR
-TOO_LONG = 1  # IB_WC_LOC_LEN_ERR
 
 
 def adapter_says(name):
