@@ -413,7 +413,7 @@ def test_gone(r):
 
 
 def test_reset(r):
-    for how in ("reset", "error", "destroy"):
+    for how in ("error", "destroy", "reset"):
         a, b = pair(connect=PATIENT)
         a.file.submit([send(a, i, timeout_ns=(20 * MS, LATER, 0)[i % 3]) for i in range(6)])
         a.file.submit([recv(a, 10, timeout_ns=20 * MS), recv(a, 11, timeout_ns=LATER)])

@@ -29,6 +29,7 @@ import connect
 import tracing
 import ulp
 from lifetime import ours
+from personality import HERE
 from ring import Uring
 from ulp import (
     DEBUG,
@@ -1009,7 +1010,7 @@ def written(me):
         "max_recv_wr": 4,
         "max_send_sge": 1,
         "max_recv_sge": 1,
-        "max_inline": 16,
+        "max_inline": min(16, HERE.inline),
     }
     look("QP_CREATE", **qp)
     look("QP_QUERY", qp=e.qp.handle)

@@ -23,6 +23,8 @@ class Personality:
     srq: bool = False
     send_sge: int = 16
     inline: int = 256
+    # Whether a queue pair comes back from RESET.
+    resets: bool = True
     # Entries of a queue of a queue pair, without the one for draining, and of a completion queue.
     wr: int = (1 << 14) - 1
     cqe: int = 1 << 20
@@ -47,7 +49,7 @@ PERSONALITIES = {
     "mlx4": Personality(srq=True, inline=0),
     "mlx5": Personality(srq=True, posts_atomics=False),
     "vf": Personality(srq=True, posts_atomics=False, key=0),
-    "irdma": Personality(**RC_UD, inline=101, grants_atomics=False, key=512 << 12),
+    "irdma": Personality(**RC_UD, inline=101, grants_atomics=False, resets=False, key=512 << 12),
     "qedr": Personality(kinds=("RC",), send_sge=4),
     "bnxt": Personality(**RC_UD, srq=True, posts_atomics=False),
     "erdma": Personality(**RC_UD, send_sge=6, inline=96, key=512 << 12),

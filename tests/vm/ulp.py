@@ -222,6 +222,9 @@ def lacks(command, arg, error):
         return arg.entries > HERE.cqe and "such long completion queues"
     if command == "SRQ_CREATE":
         return not HERE.srq and "shared receive queues"
+    if command == "QP_MODIFY":
+        is_reset = arg.attr_mask & N["QP_STATE"] and arg.attr.qp_state == N["QPS_RESET"]
+        return is_reset and not HERE.resets and "a way back from RESET"
     if command == "SUBMIT":
         # With any other error the requests may lie where nothing is.
         wrs = (S["wr"] * arg.nr_wrs).from_address(arg.wrs) if error == errno.EOPNOTSUPP else ()

@@ -404,10 +404,10 @@ def test_ud_refused(r):
     )
     # 0.0.0.0 is local, and no netdev has it: the resolver says ENODEV, which is not for a caller whose device is there.
     nobody = bytes(10) + b"\xff\xff" + bytes(4)
-    rc.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    new = ulp.Qp(rc.file, rc.pd, rc.cq)
     r.equal(
         "an address that is nobody's, for datagrams and for a connection",
-        (error_of(a.file.ah, a.pd, nobody), error_of(rc.qp.connect, b.qp.num, nobody, 0, 0)),
+        (error_of(a.file.ah, a.pd, nobody), error_of(new.connect, b.qp.num, nobody, 0, 0)),
         ("EHOSTUNREACH",) * 2,
     )
     given = a.ah.attr
