@@ -74,6 +74,11 @@ fn sizes_that_the_device_lacks_are_left_out() {
     );
 }
 
+/// Pages of 4, 16 and 64 KiB.
+fn page_shift() -> impl Strategy<Value = u32> {
+    prop::sample::select(vec![12, 14, 16])
+}
+
 proptest! {
     #[test]
     fn attempts_go_down_to_single_pages(length in 1u64..=1 << 30, pages in 1u64..100_000) {
@@ -90,10 +95,28 @@ proptest! {
         }
     }
 
+    /// Whatever the page, the length and the device: each order is tried once, the largest first, and
+    /// none is above 2 MiB.
+    #[test]
+    fn attempts_of_any_length_go_down(
+        shift in page_shift(),
+        length in prop_oneof![any::<u64>(), u64::MAX - (2 << 20)..=u64::MAX],
+        zeros in 0u32..64,
+        page_size in prop::sample::select(vec![0u32, 0x1000, 0x20_0000]),
+        most in any::<u64>(),
+    ) {
+        let plan = Plan::new(shift, length >> zeros, page_size).unwrap();
+        let got: Vec<_> = plan.attempts(|bytes| most & !(bytes - 1)).collect();
+        prop_assert!(got.windows(2).all(|w| w[0].0 > w[1].0));
+        prop_assert!(got.iter().all(|(order, _)| shift + order <= 21));
+        prop_assert!(page_size == 0 || got.len() <= 1);
+    }
+
     /// Against the definition: every chunk that begins at a multiple of its size is in one piece.
     #[test]
     fn memory_lies_in_chunks(
-        number in 0usize..64,
+        shift in page_shift(),
+        number in prop_oneof![0usize..64, usize::MAX - 63..=usize::MAX],
         pieces in prop::collection::vec((0usize..64, 1usize..40), 1..6),
         max in 0u32..7,
         sizes in prop::option::of(any::<u64>()),
@@ -106,7 +129,7 @@ proptest! {
         let right = |order: u32| {
             let mask = (1usize << order) - 1;
             frames.iter().enumerate().all(|(i, frame)| {
-                let page = number + i;
+                let page = number.wrapping_add(i);
                 let same = frame & mask == page & mask;
                 let begins = i == 0 || page & mask == 0;
                 same && (begins || frames[i - 1] + 1 == *frame)
@@ -114,8 +137,8 @@ proptest! {
         };
         let want = (0..=max)
             .rev()
-            .find(|order| *order == 0 || (right(*order) && (sizes >> (12 + order)) & 1 == 1));
-        prop_assert_eq!(Some(common_order(SHIFT, frames.iter().copied(), number, sizes, max)), want);
+            .find(|order| *order == 0 || (right(*order) && (sizes >> (shift + order)) & 1 == 1));
+        prop_assert_eq!(Some(common_order(shift, frames.iter().copied(), number, sizes, max)), want);
     }
 }
 

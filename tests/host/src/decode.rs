@@ -238,15 +238,17 @@ proptest! {
     }
 
     #[test]
-    fn what_is_nearly_right(wr in plausible()) {
+    fn what_is_nearly_right(wr in plausible(), max_sge in 0u32..=16, max_inline in 0u32..=512) {
         look(&wr, LIMITS)?;
+        look(&wr, Limits { max_sge, max_inline })?;
     }
 
     #[test]
-    fn plain_requests(wr in plausible(), buffer in 1u32.., flags in 0u16..8) {
+    fn plain_requests(wr in plausible(), buffer in 1u32.., flags in 0u16..8, max_sge in 0u32..3) {
         let sge = abi::Sge { buffer, ..wr.sge };
         let args = abi::WrArgs::default();
-        look(&abi::Wr { num_sge: 1, flags, args, timeout_ns: 0, sge, ..wr }, LIMITS)?;
+        let wr = abi::Wr { num_sge: 1, flags, args, timeout_ns: 0, sge, ..wr };
+        look(&wr, Limits { max_sge, ..LIMITS })?;
     }
 
     #[test]

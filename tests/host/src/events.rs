@@ -38,6 +38,22 @@ impl Log {
     }
 }
 
+/// What happens to a queue, and how often.
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    Push(u32),
+    Pop(u32),
+    End,
+}
+
+fn turn() -> impl Strategy<Value = Turn> {
+    prop_oneof![
+        2 => (0u32..400).prop_map(Turn::Push),
+        1 => (0u32..400).prop_map(Turn::Pop),
+        1 => Just(Turn::End),
+    ]
+}
+
 proptest! {
     /// What is read is what happened, in order, each once; what is missing is counted where it is.
     #[test]
@@ -79,6 +95,47 @@ proptest! {
         prop_assert_eq!(log.pop().map(|e| e.event), Some(abi::EVENT_DEVICE_REMOVED));
         prop_assert!(log.queue.is_over());
         prop_assert_eq!(log.pop(), None);
+    }
+
+    /// A queue ends at any time: what came before is read or counted, the first end is read once, and
+    /// nothing follows it.
+    #[test]
+    fn an_end_is_the_last_record(turns in prop::collection::vec(turn(), 1..16)) {
+        let mut log = Log::new();
+        let (mut made, mut next, mut ends, mut is_read) = (0u32, 0u32, 0u32, false);
+        for turn in turns.into_iter().chain([Turn::End, Turn::Pop(u32::MAX)]) {
+            match turn {
+                Turn::Push(count) => {
+                    for _ in 0..count {
+                        log.push(made);
+                        made += u32::from(ends == 0);
+                    }
+                }
+                Turn::Pop(count) => {
+                    for event in std::iter::from_fn(|| log.pop()).take(count as usize) {
+                        prop_assert!(!is_read);
+                        match event.event {
+                            abi::EVENT_LOST => next += event.info,
+                            abi::EVENT_DEVICE_REMOVED => {
+                                prop_assert_eq!((event.info, next), (1, made));
+                                is_read = true;
+                            }
+                            _ => {
+                                prop_assert_eq!(event, record(next));
+                                next += 1;
+                            }
+                        }
+                    }
+                }
+                Turn::End => {
+                    ends += 1;
+                    let event = abi::EVENT_DEVICE_REMOVED;
+                    log.queue.end(abi::Event { event, info: ends, ..abi::Event::default() });
+                }
+            }
+        }
+        prop_assert!(is_read && log.queue.is_over());
+        prop_assert_eq!(next, made);
     }
 }
 
