@@ -8,7 +8,8 @@ use crate::{
     rdma::{
         self,
         ah::AddressVector,
-        gid::GidRef, //
+        gid::GidRef,
+        pd::Pd, //
     },
     uapi::abi, //
 };
@@ -96,8 +97,19 @@ pub(super) fn check_address(ctx: &Ctx<'_>, av: &AddressVector) -> Result<Option<
     Ok(Some(held))
 }
 
-/// Returns whether `av` lacks the MAC address that its port needs. Sleeps.
-pub(super) fn needs_resolving(device: &DeviceState, av: &AddressVector) -> Result<bool> {
-    let port = device.device().port(av.port)?;
-    Ok(port.link_layer == rdma::device::LinkLayer::Ethernet && av.dmac == [0; 6])
+/// Returns `av` with the MAC address of the peer, if its port needs one. Sleeps.
+///
+/// As with uverbs, a user does not choose it: an adapter may keep it in a table that all users share
+/// (drivers/infiniband/hw/irdma/utils.c:irdma_add_arp). Returns [`EPERM`] for a MAC address that is
+/// not the peer's, and the errors of [`AddressVector::resolve`].
+pub(super) fn with_mac(device: &DeviceState, pd: &Pd, av: AddressVector) -> Result<AddressVector> {
+    if device.device().port(av.port)?.link_layer != rdma::device::LinkLayer::Ethernet {
+        return Ok(av);
+    }
+    let asked = av.dmac;
+    let found = AddressVector { dmac: [0; 6], ..av }.resolve(pd)?;
+    if asked != [0; 6] && asked != found.dmac {
+        return Err(EPERM);
+    }
+    Ok(found)
 }

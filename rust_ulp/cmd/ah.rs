@@ -8,7 +8,8 @@ use super::{
         address_vector,
         check_address,
         check_path,
-        port_exists, //
+        port_exists,
+        with_mac, //
     }, //
 };
 use crate::{
@@ -36,8 +37,12 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::AhCreate) -> Result<Object>
         return Err(ENOENT);
     }
     let pd = ctx.file.table().read().use_pd(value.pd)?;
-    let av = address_vector(&value.attr);
+    let mut av = address_vector(&value.attr);
     let _gid = check_address(ctx, &av)?;
+    if av.dmac != [0; 6] {
+        // The handle resolves none.
+        av = with_mac(&ctx.device, pd.pd(), av)?;
+    }
     let (object, av) = AhObject::new(pd, &av)?;
     value.attr.dmac = av.dmac;
     value.attr.hop_limit = av.hop_limit;

@@ -9,8 +9,8 @@ use super::{
         ah_attr,
         check_address,
         check_path,
-        needs_resolving,
-        port_exists, //
+        port_exists,
+        with_mac, //
     }, //
 };
 use crate::{
@@ -247,10 +247,7 @@ fn path(
         return Err(eproto());
     }
     let gid = check_address(ctx, &av)?;
-    if needs_resolving(&ctx.device, &av)? {
-        return Ok((av.resolve(qp.pd().pd())?, gid));
-    }
-    Ok((av, gid))
+    Ok((with_mac(&ctx.device, qp.pd().pd(), av)?, gid))
 }
 
 /// Changes the state and the attributes of a queue pair.

@@ -446,7 +446,7 @@ struct rust_ulp_ah_attr {
 	__u16 dlid;		/* [in, out; 16 bits] LID of the peer, on InfiniBand */
 	__u8 is_global;		/* [in, out; 0, 1] 1: packets have a GRH; must be 1 on RoCE */
 	__u8 static_rate;	/* [in, out; 0, 2 to 23, 25] enum ib_rate; 0: the port's */
-	__u8 dmac[6];		/* [in, out; 48 bits, network order] MAC address; 0: resolved */
+	__u8 dmac[6];		/* [in, out; 0 or the peer's; EPERM] MAC address, network order */
 	__u8 src_path_bits;	/* [in, out; 0 to 127] of the source LID, on InfiniBand */
 	__u8 pad;
 	__u16 dlid_high;	/* [in, out; 16 bits] upper half of the LID, on Omni-Path */

@@ -484,6 +484,9 @@ def test_gid(r):
         ip("link", "set", "w1.8", "netns", "h2")
         ip("link", "set", "w1.7", "up")
         ip("-n", "h2", "link", "set", "w1.8", "up")
+        # A peer that need not be there.
+        ip("route", "add", "10.9.7.2/32", "dev", "w1.7")
+        ip("neigh", "add", "10.9.7.2", "lladdr", "02:00:00:00:00:01", "dev", "w1.7", "nud", "permanent")
         try:
             for name, scene in (("AH_CREATE", create_ah), ("QP_MODIFY to RTR", to_rtr)):
                 n, stay, seen = 1, STALL, []
@@ -493,7 +496,6 @@ def test_gid(r):
                     index = index_of("7.1")[-1]
                     end = ulp.End("h1", "rxe1")
                     attr = S["ah_attr"](sgid_index=index, port_num=1, is_global=1, hop_limit=64)
-                    attr.dmac[:] = b"\2\0\0\0\0\1"
                     ctypes.memmove(attr.dgid, bytes(10) + b"\xff\xff\x0a\x09\x07\x02", 16)
                     stall(stay)
                     task = Stalled(n, scene(end, attr))

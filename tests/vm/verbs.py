@@ -413,10 +413,13 @@ def test_ud_refused(r):
     given = a.ah.attr
     again = a.file.ah(a.pd, gid, dmac=given.dmac, hop_limit=9)
     r.equal(
-        "with a link-layer address nothing is resolved",
+        "the peer's link-layer address may be given, and the hop limit stays",
         (bytes(again.attr.dmac), again.attr.hop_limit),
         (bytes(given.dmac), 9),
     )
+    # hw/irdma/utils.c:irdma_add_arp has one table of them for all users.
+    wrong = type(given.dmac)(2, 0, 0, 0, 0, 1)
+    r.equal("another one is refused to an address", error_of(a.file.ah, a.pd, gid, dmac=wrong), "EPERM")
     a.file.destroy(again.handle)
     near = a.file.ah(a.pd, gid, hop_limit=7)
     r.equal(
@@ -431,8 +434,11 @@ def test_ud_refused(r):
     a.file.destroy(near.handle)
     path = ulp.S["ah_attr"](sgid_index=rc.file.gid_index, port_num=rc.file.port, is_global=1, hop_limit=7)
     ctypes.memmove(path.dgid, bytes(gid), 16)
-    rc.qp.to_rtr(path)
-    got = rc.file.call("QP_QUERY", qp=rc.qp.handle).attr.ah.hop_limit
+    path.dmac = wrong
+    r.equal("... and to a connection", error_of(new.to_rtr, path), "EPERM")
+    path.dmac = given.dmac
+    new.to_rtr(path)
+    got = rc.file.call("QP_QUERY", qp=new.handle).attr.ah.hop_limit
     r.equal("... and so has a connected queue pair", got, 7)
     r.equal("an address that was destroyed", error_of(a.file.submit, [send(ah=again.handle)]), "ENOENT")
 
