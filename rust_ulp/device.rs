@@ -37,7 +37,7 @@ use crate::{
             Gid,
             GidType, //
         },
-        silence::Late, //
+        silence::Silence, //
     },
     trace::{
         self,
@@ -113,9 +113,9 @@ pub(crate) trait AttachedFile: Send + Sync {
 
     /// Disassociates the file from the device, whose gate is closed and has no guard. Sleeps.
     ///
-    /// `late` is what the device was waited for in vain, see [`rdma::silence::Silence`]: it is not
-    /// waited for that again. Returns the same.
-    fn disassociate(&self, late: Late) -> Late;
+    /// `last` is what the device was waited for in vain before: it is not waited for that again.
+    /// Returns the same.
+    fn disassociate(&self, last: Option<&Silence>) -> Arc<Silence>;
 }
 
 /// One device.
@@ -479,9 +479,9 @@ impl rdma::client::Client for Registry {
         let files = core::mem::take(&mut *data.files.lock());
         let count = files.len();
         // One wait in vain for a device that is going is enough for all files.
-        let mut late = Late::default();
+        let mut last = None;
         for file in files.iter() {
-            late = file.disassociate(late);
+            last = Some(file.disassociate(last.as_deref()));
         }
         drop(files);
         // Drops the last reference to the device.

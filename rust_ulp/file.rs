@@ -48,10 +48,7 @@ use crate::{
             Charge,
             Resource, //
         },
-        silence::{
-            Late,
-            Silence, //
-        }, //
+        silence::Silence, //
     },
     trace::{
         self,
@@ -420,11 +417,13 @@ impl AttachedFile for UlpFile {
         self.events.wait.notify_all();
     }
 
-    fn disassociate(&self, late: Late) -> Late {
-        self.silence.note(late);
+    fn disassociate(&self, last: Option<&Silence>) -> Arc<Silence> {
+        if let Some(last) = last {
+            self.silence.note(last);
+        }
         self.tear_down();
         drop(self.attached.lock().take());
         self.events.end();
-        self.silence.known()
+        self.silence.clone()
     }
 }

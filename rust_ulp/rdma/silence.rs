@@ -13,21 +13,6 @@ use kernel::{
     }, //
 };
 
-/// What a device has not done in time.
-///
-/// ```
-/// fn of_file(silence: &Silence) -> Late {
-///     silence.known()
-/// }
-/// ```
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Late {
-    /// It did not say that a queue pair has left its shared receive queue.
-    events: bool,
-    /// It did not carry out the last registration.
-    registrations: bool,
-}
-
 /// What the objects of one owner know of a device that does not answer in time. They share it, so
 /// that a broken device is waited for once.
 ///
@@ -37,9 +22,9 @@ pub(crate) struct Late {
 /// }
 /// ```
 pub(crate) struct Silence {
-    /// See [`Late::events`].
+    /// It did not say that a queue pair has left its shared receive queue.
     pub(super) events: AtomicFlag,
-    /// See [`Late::registrations`].
+    /// It did not carry out the last registration.
     pub(super) registrations: AtomicFlag,
 }
 
@@ -53,20 +38,12 @@ impl Silence {
         Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Returns what the device has not done in time.
-    pub(crate) fn known(&self) -> Late {
-        Late {
-            events: self.events.load(Relaxed),
-            registrations: self.registrations.load(Relaxed),
-        }
-    }
-
     /// Notes what another owner has waited for in vain.
-    pub(crate) fn note(&self, late: Late) {
-        if late.events {
+    pub(crate) fn note(&self, other: &Self) {
+        if other.events.load(Relaxed) {
             self.events.store(true, Relaxed);
         }
-        if late.registrations {
+        if other.registrations.load(Relaxed) {
             self.registrations.store(true, Relaxed);
         }
     }
