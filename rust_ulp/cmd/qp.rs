@@ -140,24 +140,7 @@ fn check_sizes(value: &abi::QpCreate, device: &rdma::device::Attributes) -> Resu
 }
 
 /// The attributes that QP_MODIFY can change.
-const MODIFIABLE: u32 = abi::QP_STATE
-    | abi::QP_CUR_STATE
-    | abi::QP_EN_SQD_ASYNC_NOTIFY
-    | abi::QP_ACCESS_FLAGS
-    | abi::QP_PKEY_INDEX
-    | abi::QP_PORT
-    | abi::QP_QKEY
-    | abi::QP_AV
-    | abi::QP_PATH_MTU
-    | abi::QP_TIMEOUT
-    | abi::QP_RETRY_CNT
-    | abi::QP_RNR_RETRY
-    | abi::QP_RQ_PSN
-    | abi::QP_MAX_QP_RD_ATOMIC
-    | abi::QP_MIN_RNR_TIMER
-    | abi::QP_SQ_PSN
-    | abi::QP_MAX_DEST_RD_ATOMIC
-    | abi::QP_DEST_QPN;
+const MODIFIABLE: u32 = mask::ALL | abi::QP_CUR_STATE | abi::QP_EN_SQD_ASYNC_NOTIFY;
 
 /// Checks each attribute that `attr_mask` selects. Sleeps.
 ///
