@@ -314,7 +314,8 @@ fn qp_attr(attr: &Attributes) -> abi::QpAttr {
         rq_psn: attr.rq_psn,
         sq_psn: attr.sq_psn,
         dest_qp_num: attr.dest_qp_num,
-        access_flags: attr.access_flags,
+        // Drivers add LOCAL_WRITE (hw/bnxt_re/ib_verbs.c:bnxt_re_modify_qp).
+        access_flags: attr.access_flags & REMOTE_ACCESS,
         pkey_index: attr.pkey_index,
         qp_state: attr.qp_state as u8,
         cur_qp_state: attr.cur_qp_state as u8,

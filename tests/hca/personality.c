@@ -3,8 +3,9 @@
  * The personalities: what drivers of real adapters offer, and what they refuse.
  *
  * Each rule that differs from `plain` names the source that has it, below
- * drivers/infiniband of Linux 7.2.12. That of the types of queue pairs is in
- * rust_ulp/rdma/quirks.rs, as NoRc, NoUc and NoUd.
+ * drivers/infiniband of Linux 7.2.12. Those of qp_types, refuses_atomics,
+ * no_remote_atomics, no_reset, no_local_inv and hides_failure are in the rows
+ * of rust_ulp/rdma/quirks.rs.
  */
 #include <linux/module.h>
 #include <linux/sizes.h>
@@ -44,7 +45,6 @@ static const struct hca_rules all_rules[] = {
 		/* hw/mlx5/qp.c:calc_sq_size: max_wqe_sz_sq, and 2^15 blocks. */
 		.max_wqe = 1024,
 		.max_sq = 64 << 15,
-		/* hw/mlx5/wr.c:handle_qpt_rc */
 		.refuses_atomics = true,
 		/* hw/mlx5/mr.c:mlx5_set_umr_free_mkey, where the adapter has it */
 		.relaxed = true,
@@ -69,9 +69,7 @@ static const struct hca_rules all_rules[] = {
 		.good_pages = 512,
 		/* hw/irdma/verbs.c:irdma_alloc_mr and irdma_hw_alloc_stag: STAGLEN. */
 		.short_keys = true,
-		/* hw/irdma/verbs.c:irdma_post_send leaves remote_atomics_en of REG_MR 0. */
 		.no_remote_atomics = true,
-		/* hw/irdma/verbs.c:irdma_modify_qp_roce */
 		.no_reset = true,
 	},
 	{
@@ -104,7 +102,7 @@ static const struct hca_rules all_rules[] = {
 	{
 		DRIVER("erdma", ERDMA),
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
-		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_INLINE, _SEND_SGE, _RECV_SGE and ERDMA_MAX_SGE_RD */
+		/* hw/erdma/erdma_verbs.h, ERDMA_MAX_INLINE, _SEND_SGE, _RECV_SGE and _SGE_RD */
 		.max_inline = 96,
 		.max_send_sge = 6,
 		.max_recv_sge = 1,
@@ -120,7 +118,6 @@ static const struct hca_rules all_rules[] = {
 		.page_sizes = 0x7ffff000,
 		/* hw/erdma/erdma_qp.c:erdma_push_one_sqe: REG_MR has no field for the size. */
 		.fixed_page_size = true,
-		/* hw/erdma/erdma_verbs.c:erdma_dereg_mr */
 		.hides_failure = true,
 	},
 	{
@@ -129,7 +126,7 @@ static const struct hca_rules all_rules[] = {
 		.no_inline = true,
 		/* hw/vmw_pvrdma/pvrdma_srq.c:pvrdma_create_srq: for user space alone. */
 		.last_wqe = false,
-		/* hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_alloc_mr: at most 128, PAGE_SHIFT; pvrdma_dereg_mr */
+		/* hw/vmw_pvrdma/pvrdma_mr.c:pvrdma_alloc_mr: at most 128 of PAGE_SHIFT */
 		.good_pages = 128,
 		.fixed_page_size = true,
 		.hides_failure = true,
@@ -143,11 +140,9 @@ static const struct hca_rules all_rules[] = {
 	{
 		DRIVER("hns", HNS),
 		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
-		/* hw/hns/hns_roce_hw_v2.c:set_rc_opcode */
 		.no_local_inv = true,
 		/* hw/hns/hns_roce_mr.c:alloc_mr_key */
 		.reuses_keys = true,
-		/* hw/hns/hns_roce_mr.c:hns_roce_mr_free */
 		.hides_failure = true,
 	},
 	{

@@ -753,6 +753,7 @@ static int query_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 	*attr = qp->attr;
 	attr->qp_state = READ_ONCE(qp->state);
 	attr->cur_qp_state = attr->qp_state;
+	attr->qp_access_flags |= to_hca(ib->device)->rules->more_access;
 	attr->sq_draining = attr->qp_state == IB_QPS_SQD &&
 			    READ_ONCE(qp->running);
 	attr->sq_psn = qp->send_psn;

@@ -256,6 +256,8 @@ def test_ops(r):
     r.equal("... without the vendor's error that the adapter left behind", done.vendor_err, 0)
     r.equal("... with its content", b.buffer.map[128:136], b"message!")
     r.equal("... and its sender hears of it", a.cq.wait(1)[0].status, 0)
+    flags = a.file.call("QP_QUERY", qp=a.qp.handle).attr.access_flags
+    r.equal("QP_QUERY: the rights of peers, and none that the driver adds", flags, ALL)
     b.file.destroy(b.grant.handle)
     b.buffer.map[:8] = bytes(8)
     a.file.submit([a.write(b, 8)])
