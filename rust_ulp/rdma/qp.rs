@@ -502,8 +502,9 @@ impl<H: WrHandler> Qp<H> {
                     self.handler().complete_canceled(request, wc);
                 }
                 Some(request) if completed.is_last => self.handler().complete(kind, request, wc),
-                // The driver lost this completion.
-                Some(request) => self.handler().discard(request),
+                Some(request) => self
+                    .handler()
+                    .complete(kind, request, &WorkCompletion::LOST),
                 None => (),
             }
             if completed.is_last {

@@ -756,7 +756,7 @@ impl<R: WrContext> Queue<R> {
 
     /// Completes the request in slot `index` of a queue that completes in order, and the requests
     /// before it: they made no completion, so they succeeded. Stops at an older one that is reported,
-    /// whose completion the driver lost, and after [`LOCKED_SLOTS`] if it has to look at each: the
+    /// whose completion the driver has lost, and after [`LOCKED_SLOTS`] if it has to look at each: the
     /// caller calls it again until [`Completed::is_last`]. Returns [`None`] if the slot is not
     /// posted.
     ///

@@ -6,7 +6,7 @@
 //!
 //! - `complete` when the device reports it,
 //! - `complete_unsignaled` when it was not signaled and succeeded,
-//! - `discard` when the driver refused it, or lost its completion,
+//! - `discard` when the driver refused it,
 //! - `cancel` when its deadline has passed or its owner cancels it. When the device is done with
 //!   such a request, `complete_canceled` is called too.
 
@@ -241,9 +241,8 @@ pub(crate) trait WrHandler: Send + Sync + 'static {
     /// The device is done with a request that was canceled. Context and owner as for `complete`.
     fn complete_canceled(&self, request: Self::Request, wc: &WorkCompletion);
 
-    /// The driver refused the request, or lost its completion. Called with the queue's lock held in
-    /// the context of [`Run::post`](super::post::Run::post), or as `complete` is: must not sleep, and
-    /// must not call the queue.
+    /// The driver refused the request. Called with the queue's lock held in the context of
+    /// [`Run::post`](super::post::Run::post): must not sleep, and must not call the queue.
     fn discard(&self, request: Self::Request);
 
     /// The queue pair or the shared receive queue was destroyed, after the last of the calls above.

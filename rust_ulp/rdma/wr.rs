@@ -531,20 +531,26 @@ pub(crate) struct WorkCompletion {
 
 impl WorkCompletion {
     /// The completion of a request that was posted when its queue pair failed or was destroyed.
-    pub(crate) const FLUSHED: Self = Self {
-        status: bindings::IB_WC_WR_FLUSH_ERR,
-        opcode: 0,
-        vendor_err: 0,
-        byte_len: 0,
-        imm: None,
-        invalidated: None,
-        grh: false,
-        src_qp: 0,
-        pkey_index: 0,
-        slid: 0,
-        sl: 0,
-        dlid_path_bits: 0,
-    };
+    pub(crate) const FLUSHED: Self = Self::failed(bindings::IB_WC_WR_FLUSH_ERR);
+    /// That of a request whose completion the driver lost: nobody knows what came of it.
+    pub(super) const LOST: Self = Self::failed(bindings::IB_WC_GENERAL_ERR);
+
+    const fn failed(status: u32) -> Self {
+        Self {
+            status,
+            opcode: 0,
+            vendor_err: 0,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            grh: false,
+            src_qp: 0,
+            pkey_index: 0,
+            slid: 0,
+            sl: 0,
+            dlid_path_bits: 0,
+        }
+    }
 
     /// Returns whether the request succeeded.
     pub(crate) fn is_success(&self) -> bool {

@@ -48,7 +48,8 @@ PARAM(lose_interrupt, uint, 0644, "the n-th interrupt is lost, 0 for none");
 PARAM(refuse_send, uint, 0644, "the n-th send is refused, 0 for none");
 
 unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
-unsigned int hca_fail_halfway, hca_lose_register;
+unsigned int hca_fail_halfway, hca_lose_register, hca_lose_completion;
+PARAM(lose_completion, uint, 0644, "the n-th completion is lost, 0 for none");
 PARAM(fail_halfway, uint, 0644, "the n-th change of a QP fails, or n RESETs");
 PARAM(lose_register, uint, 0644, "the next n REG_MR are never carried out");
 PARAM(flush_register, uint, 0644, "the next n REG_MR or datagrams fail");

@@ -294,7 +294,7 @@ extern unsigned int hca_dma_faults, hca_broken_rules, hca_fail_command;
 extern unsigned int hca_completion_us, hca_context, hca_handler_cpu;
 extern unsigned int hca_interrupt_ms, hca_lose_interrupt, hca_refuse_send;
 extern unsigned int hca_flush_register, hca_poll_ms, hca_deaf, hca_unheard;
-extern unsigned int hca_fail_halfway, hca_lose_register;
+extern unsigned int hca_fail_halfway, hca_lose_register, hca_lose_completion;
 extern bool hca_stopped, hca_late_receive, hca_pause_storm, hca_hold_writes;
 unsigned int hca_count_down(unsigned int *left);
 int hca_command(struct hca *hca, const char *name);

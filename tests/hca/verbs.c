@@ -169,6 +169,8 @@ void hca_push_cqe(struct hca_cq *cq, const struct ib_wc *wc, struct hca_wq *wq,
 	bool interrupts = false;
 	unsigned int us;
 
+	if (hca_count_down(&hca_lose_completion) == 1)
+		return;
 	spin_lock_irqsave(&cq->lock, flags);
 	if (cq->head - cq->tail == cq->size) {
 		if (!cq->overrun) {
@@ -751,9 +753,9 @@ static int query_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 	if (err)
 		return err;
 	*attr = qp->attr;
+	attr->qp_access_flags |= to_hca(ib->device)->rules->more_access;
 	attr->qp_state = READ_ONCE(qp->state);
 	attr->cur_qp_state = attr->qp_state;
-	attr->qp_access_flags |= to_hca(ib->device)->rules->more_access;
 	attr->sq_draining = attr->qp_state == IB_QPS_SQD &&
 			    READ_ONCE(qp->running);
 	attr->sq_psn = qp->send_psn;

@@ -854,6 +854,18 @@ def test_kept_key(r):
     b.close()
 
 
+def test_lost(r):
+    """A driver loses a completion: its request is said to have failed when a later one completes."""
+    a, b = two()
+    adapter(lose_completion=1)
+    a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, user_data=n, **remote(b.grant)) for n in (1, 2)])
+    # IB_WC_GENERAL_ERR
+    r.equal("the first of two completions is lost", [(c.user_data, c.status) for c in a.cq.wait(2)], [(1, 21), (2, 0)])
+    r.equal("... and none is left", (a.cq.reap(), adapter_says("lose_completion")), ([], "0"))
+    a.close()
+    b.close()
+
+
 def test_unrevoked(r):
     """A key that the driver neither deregisters nor invalidates: revoking it fails, and may be tried again."""
     a, b = two()
