@@ -118,6 +118,7 @@ def wait(file, handle, seconds=None):
 def ended_well(file, handle, seconds=None):
     """The struct of CONN_WAIT. An attempt that fails, or does not end, is destroyed."""
     failed, got = wait(file, handle, seconds)
+    ulp.ignore_children()
     if failed:
         if failed not in (errno.ENODEV, errno.ENXIO, errno.ENOENT):
             file.destroy(handle)

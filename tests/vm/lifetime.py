@@ -55,6 +55,7 @@ def in_background(function, *args):
 
 def wait_for_one(file, cq):
     """Waits for a completion of `cq`; raises what ended the wait."""
+    ulp.ignore_children()
     got = file.submit(cq=cq.handle, min_complete=1, timeout_ns=LONG)
     if got.wait_error:
         raise OSError(-got.wait_error, "SUBMIT")

@@ -17,8 +17,10 @@ import mmap
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 # In a guest it is beside this file.
@@ -209,6 +211,13 @@ def task_sleeps_in_module(task, function="rust_ulp"):
             return function in stack.read() and stat.read().rsplit(")", 1)[1].split()[0] in "SD"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def ignore_children():
+    """Has no child that ends wake this thread. While it forks, subprocess blocks all signals of its own thread: the
+    kernel keeps a SIGCHLD then, and gives it to another thread, whose wait is EINTR (kernel/signal.c:sig_ignored)."""
+    if threading.current_thread() is not threading.main_thread():
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 
 
 class Missing(OSError):
