@@ -29,6 +29,7 @@ import contextlib
 import tracing
 import ulp
 from lifetime import LONG, remove
+from personality import HERE
 from ulp import N, S, End, File, error_of, hang_ns, remote, until
 
 # Of fork() with threads: the children need none of their locks.
@@ -97,8 +98,15 @@ def get_request(file, listener, seconds=10):
     return file.call("GET_REQUEST", listener=listener, timeout_ns=hang_ns(seconds))
 
 
+def renew(file, qp):
+    """Where no queue pair comes back from ERR, another one is connected."""
+    if not HERE.resets and file.call("QP_QUERY", qp=qp.handle).attr.qp_state == N["QPS_ERR"]:
+        qp.reset()
+
+
 def start(end, where, port, data=b"", src=None, scope=0, **more):
     """CONNECT: its struct, with the handle of the attempt."""
+    renew(end.file, end.qp)
     arg = S["connect"](
         qp=end.qp.handle, dst=addr(where, port, scope), src=src or addr(), param=param(**more), **private(data)
     )
@@ -110,6 +118,7 @@ def start(end, where, port, data=b"", src=None, scope=0, **more):
 
 def wait(file, handle, seconds=None):
     """CONN_WAIT, with a time-out of so many seconds, or one that only a hang meets: its errno and its struct."""
+    ulp.ignore_children()
     return file.issue(
         "CONN_WAIT", S["conn_wait"](conn=handle, timeout_ns=hang_ns() if seconds is None else int(seconds * SECOND))
     )
@@ -118,7 +127,6 @@ def wait(file, handle, seconds=None):
 def ended_well(file, handle, seconds=None):
     """The struct of CONN_WAIT. An attempt that fails, or does not end, is destroyed."""
     failed, got = wait(file, handle, seconds)
-    ulp.ignore_children()
     if failed:
         if failed not in (errno.ENODEV, errno.ENXIO, errno.ENOENT):
             file.destroy(handle)
@@ -137,6 +145,7 @@ def connect(end, where, port, data=b"", seconds=None, **more):
 
 def begin_accept(end, request, data=b"", **more):
     """ACCEPT. A request that has failed by it is destroyed."""
+    renew(end.file, end.qp)
     try:
         return end.file.call("ACCEPT", request=request, qp=end.qp.handle, param=param(**more), **private(data))
     except OSError as e:
@@ -179,6 +188,11 @@ def query(file, handle):
 
 def qp_state(end):
     return end.file.call("QP_QUERY", qp=end.qp.handle).attr.qp_state
+
+
+def is_idle(end):
+    """Whether an attempt that has failed left the queue pair in RESET, or in ERR, where the driver has no way back."""
+    return qp_state(end) in (N["QPS_RESET"], *([] if HERE.resets else [N["QPS_ERR"]]))
 
 
 class Thread:
@@ -353,7 +367,7 @@ def test_reject(r):
         (thread.error.reason, thread.error.data[:9], len(thread.error.data)),
         (28, b"not today", 148),
     )
-    r.equal("the queue pair is in RESET", qp_state(c), N["QPS_RESET"])
+    r.equal("the queue pair is in RESET", is_idle(c), True)
     r.equal("the request is gone", error_of(query, server.end.file, request.handle), "ENOENT")
 
     attempt = start(c, "10.9.0.1", 1)
@@ -501,7 +515,8 @@ def test_inputs(r):
     c2 = client()
     c2.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1)
     c2.qp.modify("STATE", qp_state=N["QPS_ERR"])
-    r.equal("CONNECT with a queue pair in ERR", error_of(connect, c2, "10.9.0.1", server.port), "EPROTO")
+    said = error_of(c2.file.call, "CONNECT", qp=c2.qp.handle, dst=addr("10.9.0.1", server.port), param=param())
+    r.equal("CONNECT with a queue pair in ERR", said, "EPROTO")
     f2 = File("h2")
     r.equal("LISTEN of a file without a device", error_of(listen, f2), "ENXIO")
     for x in (server.end.file, f, c2.file, f2):
@@ -521,7 +536,7 @@ def test_refused(r):
     )
     thread = Thread(connect, c, "10.9.0.77", 7)
     r.equal("nobody has the address", thread.name(), "EHOSTUNREACH")
-    r.equal("the queue pair is in RESET", qp_state(c), N["QPS_RESET"])
+    r.equal("the queue pair is in RESET", is_idle(c), True)
     f, port = server.end.file, server.port
     r.equal("LISTEN, any address, a port that is taken", error_of(listen, f, port=port), "EADDRINUSE")
     r.equal("LISTEN, an address, a port that is taken on any", error_of(listen, f, "10.9.0.1", port), "EADDRINUSE")
@@ -752,7 +767,7 @@ def test_unwritable(r):
     f = c.file
     arg = S["connect"](size=ulp.ctypes.sizeof(S["connect"]), qp=c.qp.handle, dst=addr("10.9.0.77", 7), param=param())
     r.equal("CONNECT of it", error_of(ulp.ioctl, f.fd, N["IOC_CONNECT"], read_only(arg)), "EFAULT")
-    r.equal("leaves the queue pair in RESET, and free", (qp_state(c), error_of(f.destroy, c.qp.handle)), (0, "none"))
+    r.equal("leaves the queue pair in RESET, and free", (is_idle(c), error_of(f.destroy, c.qp.handle)), (True, "none"))
     c.close()
     c = client()
     asked = start(c, "10.9.0.1", server.port)
@@ -785,7 +800,7 @@ def test_waits(r):
     server, c = Server(), client()
     f, h = server.end.file, server.listener
     r.equal("CONN_WAIT that nobody answers", error_of(connect, c, "10.9.0.1", server.port, seconds=0.5), "ETIME")
-    r.equal("and DESTROY leaves the queue pair in RESET", qp_state(c), N["QPS_RESET"])
+    r.equal("and DESTROY leaves the queue pair in RESET", is_idle(c), True)
     for pause in (0.3, 1, 3, 9):
         time.sleep(pause)  # its farewell is on the way
         try:
@@ -801,7 +816,7 @@ def test_waits(r):
     there, near = Server(host="h2"), End("h1", ulp.DEV1, access=ACCESS)
     with alarm():
         r.equal("a signal during CONN_WAIT", error_of(connect, near, "10.9.0.2", there.port), "EINTR")
-    r.equal("and DESTROY leave the queue pair in RESET too", qp_state(near), N["QPS_RESET"])
+    r.equal("and DESTROY leave the queue pair in RESET too", is_idle(near), True)
     with alarm():
         r.equal("a signal while the address is resolved", error_of(connect, near, "10.9.0.78", 7), "EINTR")
     near.file.close()
@@ -899,7 +914,7 @@ def test_pending(r):
     c.file.destroy(arg.handle)
     f.destroy(request)
     for end in (c, server.end):
-        end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        end.qp.reset()
 
     nobody = server.port + 1 if server.port < 65535 else 1025
     for what, where, port, want, reason in (
@@ -910,8 +925,8 @@ def test_pending(r):
         r.equal(f"{what}: an event has the cause", heard(c, "CONNECT_FAILED", arg.handle), want)
         r.equal(
             "the queue pair is free, and the connection is not",
-            (qp_state(c), error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), query(c.file, arg.handle).state),
-            (N["QPS_RESET"], "none", N["CONN_FAILED"]),
+            (is_idle(c), error_of(c.qp.reset), query(c.file, arg.handle).state),
+            (True, "none", N["CONN_FAILED"]),
         )
         for times in ("CONN_WAIT has the cause too", "each time"):
             failed, got = wait(c.file, arg.handle, 0)
@@ -939,7 +954,7 @@ def test_pending(r):
     near.file.destroy(handle)
     there.end.file.destroy(request)
     for end in (near, there.end):
-        end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        end.qp.reset()
 
     handle = start(near, "10.9.0.2", there.port).handle
     arg = S["conn_wait"](conn=handle, timeout_ns=SECOND // 10)
@@ -951,8 +966,8 @@ def test_pending(r):
     r.equal("CONN_WAIT of an attempt that is destroyed", thread.end()[0], errno.ENOENT)
     r.equal(
         "DESTROY gives it up, and the queue pair back",
-        (qp_state(near), error_of(near.file.destroy, near.qp.handle)),
-        (N["QPS_RESET"], "none"),
+        (is_idle(near), error_of(near.file.destroy, near.qp.handle)),
+        (True, "none"),
     )
 
     thread = Thread(connect, c, "10.9.0.1", server.port)
@@ -972,14 +987,14 @@ def test_pending(r):
     c.file.destroy(thread.result.handle)
     f.destroy(request)
     for end in (c, server.end):
-        end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        end.qp.reset()
 
     thread = Thread(connect, c, "10.9.0.1", server.port)
     request = server.request().handle
     with deaf("h1"):
         begin_accept(server.end, request)
         f.destroy(request)
-        r.equal("DESTROY gives it up, and brings the queue pair back", qp_state(server.end), N["QPS_RESET"])
+        r.equal("DESTROY gives it up, and brings the queue pair back", is_idle(server.end), True)
     thread.name()
 
     bare = Bare("h2", ulp.DEV2, 8)
@@ -1001,7 +1016,7 @@ def test_gone(r):
     r.equal("ACCEPT of its request, which is gone then", got, ("ECONNRESET", "ENOENT"))
     told = [(e["handle"], e["qpn"], e["error"]) for e in trace.events("connect")]
     r.equal("... the tracepoint tells why", told, [(request, server.end.qp.num, -errno.ECONNRESET)])
-    r.equal("the queue pair is in RESET", qp_state(server.end), N["QPS_RESET"])
+    r.equal("the queue pair is in RESET", is_idle(server.end), True)
 
     for seconds in (1, 4, 16, 64):
         thread, request = asked(server, c, seconds)
@@ -1025,7 +1040,7 @@ def test_gone(r):
     r.check(
         "ACCEPT and CONN_WAIT of a request whose sender went silently", got in ("ETIME", "ETIMEDOUT", "ECONNRESET"), got
     )
-    r.equal("the queue pair is in RESET", qp_state(server.end), N["QPS_RESET"])
+    r.equal("the queue pair is in RESET", is_idle(server.end), True)
     r.equal("its receives are flushed", [(d.user_data, d.status) for d in server.end.cq.wait(1)], [(5, FLUSHED)])
     r.equal("the request is gone", error_of(query, server.end.file, request), "ENOENT")
 
@@ -1034,7 +1049,7 @@ def test_gone(r):
     with deaf("h1"), alarm():
         got = error_of(accept, server.end, request)
         r.equal("a signal during CONN_WAIT, when the last message is lost", got, "EINTR")
-    r.equal("DESTROY leaves the queue pair in RESET again", qp_state(server.end), N["QPS_RESET"])
+    r.equal("DESTROY leaves the queue pair in RESET again", is_idle(server.end), True)
     got = thread.name()
     r.check("the requester was connected, or refused", got in ("none", "ECONNREFUSED"), got)
     if got == "none":
@@ -1042,7 +1057,7 @@ def test_gone(r):
             "and then disconnected", until(lambda: query(c.file, thread.result.handle).state >= N["CONN_DISCONNECTED"])
         )
         c.file.destroy(thread.result.handle)
-    c.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    c.qp.reset()
 
     thread = Thread(connect, c, "10.9.0.1", server.port)
     request = server.request().handle
@@ -1090,8 +1105,8 @@ def test_ended(r):
     server.end.file.destroy(request.handle)
     for how in ("destroying a connection", "closing its file", "killing its process"):
         if how == "destroying a connection":
-            c.qp.modify("STATE", qp_state=N["QPS_RESET"])
-            server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            c.qp.reset()
+            server.end.qp.reset()
             got, request, _ = meet(server, c)
             r.equal(
                 "the same queue pairs are connected again",
@@ -1100,7 +1115,7 @@ def test_ended(r):
             )
             c.file.destroy(got.handle)
         elif how == "closing its file":
-            server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            server.end.qp.reset()
             bare = Bare("h2", ulp.DEV2)
             thread = Thread(connect, bare, "10.9.0.1", server.port)
             request = server.request()
@@ -1108,7 +1123,7 @@ def test_ended(r):
             thread.end()
             bare.file.close()
         else:
-            server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            server.end.qp.reset()
             pid = aside(connect_and_stay, server.port)
             request = server.request()
             accept(server.end, request.handle)
@@ -1148,7 +1163,7 @@ def test_unheard(r):
     )
     r.equal("a send finds that the peer has gone", ulp.STATUS.get(completes("SEND")), "retries exceeded")
     end.file.destroy(conn)
-    end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    end.qp.reset()
     got, request, _ = meet(server, c)
     with deaf("h1") as lost:
         c.file.call("DISCONNECT", conn=got.handle)
@@ -1162,6 +1177,7 @@ def test_unheard(r):
 
 def test_owned(r):
     """A queue pair that a connection has is changed by nobody else, but to ERR."""
+    ulp.need_reset()
     server, c = Server(), client()
     stop = threading.Event()
     seen = set()
@@ -1182,12 +1198,12 @@ def test_owned(r):
             break
         c.file.destroy(connecting.result.handle)
         server.end.file.destroy(request)
-        server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        server.end.qp.reset()
     stop.set()
     thread.end()
     r.equal("QP_MODIFY does not disturb CONNECT", results, [("none", "none")] * 10)
     r.equal("it says why", seen - {"none"}, {"EISCONN"})
-    c.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    c.qp.reset()
 
     got, request, _ = meet(server, c)
     r.equal("to RESET", error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), "EISCONN")
@@ -1198,12 +1214,12 @@ def test_owned(r):
     c.file.destroy(got.handle)
     r.equal("when the connection is gone", error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), "none")
     server.end.file.destroy(request.handle)
-    server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    server.end.qp.reset()
 
     # The first peer goes when a second one is connected by the same queue pair.
     got, request, _ = meet(server, c)
     server.end.file.destroy(request.handle)
-    server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    server.end.qp.reset()
     other = client()
     theirs, request, _ = meet(server, other)
     c.file.destroy(got.handle)
@@ -1215,6 +1231,7 @@ def test_owned(r):
 
 def test_grants(r):
     """Grants that are bound to a connection's queue pair end with it, whoever ends it and how."""
+    ulp.need_reset()
     server = Server()
     f, mine, expired = server.end.file, server.end.qp.handle, N["GRANT_EXPIRED"]
     # Another peer, who tries the same keys.
@@ -1223,7 +1240,7 @@ def test_grants(r):
     def tries(grant, data):
         """The status of the other peer's write, and whether it arrived."""
         for qp in (door, witness.qp):
-            qp.modify("STATE", qp_state=N["QPS_RESET"])
+            qp.reset()
         door.connect(witness.qp.num, witness.file.gid().gid, witness.psn, 77)
         witness.qp.connect(door.num, f.gid().gid, 77, witness.psn)
         witness.cq.reap()
@@ -1299,7 +1316,7 @@ def test_grants(r):
         ("the peer is killed", dies(False)),
         ("the peer dies in silence", dies(True)),
     ):
-        server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        server.end.qp.reset()
         f.events()
         request = next(how)
         grants, free = [bound(8192 + 64 * i) for i in range(4)], bound(8192 + 64 * 4, qp=0)
@@ -1397,7 +1414,7 @@ def test_narrow(r):
         # Addresses of IPv6 go with an MTU below 1280.
         ip("addr", "replace", "fd09::2/64", "dev", "w2", "nodad")
     r.equal("a path that is too narrow", got, "EHOSTUNREACH")
-    r.equal("the queue pair is free", qp_state(c), N["QPS_RESET"])
+    r.equal("the queue pair is free", is_idle(c), True)
     r.check("the addresses are back", until(has_gids))
 
 
@@ -1735,8 +1752,8 @@ def test_answered(r):
         event, handle, _, info = until(c.file.events)[0][:4]
         got = (event, handle, info), qp_state(c)
         if delay > 21:
-            want = (N["EVENT_CONNECT_FAILED"], attempt.handle, errno.EPROTO), N["QPS_RESET"]
-            r.equal(f"{name}: EPROTO, and the queue pair is free again", got, want)
+            want = N["EVENT_CONNECT_FAILED"], attempt.handle, errno.EPROTO
+            r.equal(f"{name}: EPROTO, and the queue pair is free again", (got[0], is_idle(c)), (want, True))
         else:
             r.equal(f"{name}: established", got, ((N["EVENT_ESTABLISHED"], attempt.handle, 0), N["QPS_RTS"]))
             r.equal(
@@ -2011,7 +2028,7 @@ def serve_all(server, listener, qp):
 
 def reset(bare, qp):
     if bare.file.call("QP_QUERY", qp=qp.handle).attr.qp_state:
-        bare.file.call("QP_MODIFY", qp=qp.handle, attr_mask=N["QP_STATE"], attr=S["qp_attr"]())
+        qp.reset()
 
 
 def ask_always(bare, port):

@@ -225,6 +225,12 @@ class Missing(OSError):
     allow it."""
 
 
+def need_reset():
+    """Skips a test that is about the change to RESET."""
+    if not HERE.resets:
+        raise Missing(errno.EOPNOTSUPP, f"{HCA} has not a way back from RESET")
+
+
 def lacks(command, arg, error):
     """What the adapter lacks for that command, which failed, or nothing."""
     if command == "CQ_CREATE":
@@ -481,16 +487,21 @@ class Qp:
     def __init__(self, file, pd, cq, depth=128, recv_cq=None, kind="RC", srq=0, **caps):
         self.file, self.cq, self.kind = file, cq, kind
         caps = {"max_send_wr": depth, "max_recv_wr": depth, "max_send_sge": 1, "max_recv_sge": 1} | caps
-        got = file.call(
-            "QP_CREATE",
-            pd=pd,
-            send_cq=cq.handle,
-            recv_cq=(recv_cq or cq).handle,
-            qp_type=N["QPT_" + kind],
-            srq=srq,
-            **caps,
-        )
+        queues = {"pd": pd, "send_cq": cq.handle, "recv_cq": (recv_cq or cq).handle, "srq": srq}
+        self.fields = queues | {"qp_type": N["QPT_" + kind]} | caps
+        self.create()
+
+    def create(self):
+        got = self.file.call("QP_CREATE", **self.fields)
         self.handle, self.num = got.handle, got.qp_num
+
+    def reset(self):
+        """Back to RESET. Where the driver has no way, a new queue pair with another number takes its place."""
+        if HERE.resets:
+            self.modify("STATE", qp_state=N["QPS_RESET"])
+        else:
+            self.file.destroy(self.handle)
+            self.create()
 
     def modify(self, mask, **fields):
         ah = fields.pop("ah", None)
