@@ -243,16 +243,17 @@ class Wire:
 
     def meet(self, program):
         self.program = program
-        self.socket = until(self._accept, 3)
+        until(lambda: self._accept() or program.status() is not None, 3)
+        # What a program that has ended had begun is there.
+        self._accept()
         seen = say("no connection") if program.status() is None else program.ended()
         expect("exchange", self.socket, seen, say("a connection to {}:{}", HOST, PORT))
         self.socket.settimeout(0.05)
 
     def _accept(self):
-        try:
-            return self.server.accept()[0]
-        except TimeoutError:
-            return None if self.program.status() is None else False
+        with contextlib.suppress(TimeoutError):
+            self.socket = self.socket or self.server.accept()[0]
+        return self.socket
 
     def say(self, **fields):
         with contextlib.suppress(ConnectionError):
