@@ -151,18 +151,22 @@ class Program:
         return self.status()
 
     def rest(self):
-        """Waits until the program waits: it sleeps, and nothing has woken it between some looks in a row."""
-        before, same = None, 0
+        """Waits until the program waits."""
+        until(self.resting(), 4)
+
+    def resting(self):
+        """A condition: the program waits. It sleeps, and nothing has woken it between some looks in a row."""
+        before, same, seen = None, 0, time.monotonic()
 
         def look():
-            nonlocal before, same
-            time.sleep(0.05)
-            now = self._sleeps()
-            same = same + 1 if now and now == before else 0
-            before = now
-            return same == 10 or self.status() is not None
+            nonlocal before, same, seen
+            if time.monotonic() - seen >= 0.05:
+                seen, now = time.monotonic(), self._sleeps()
+                same = same + 1 if now and now == before else 0
+                before = now
+            return same >= 10 or self.status() is not None
 
-        until(look, 4)
+        return look
 
     def _sleeps(self):
         """How often each thread has slept, or nothing when one of them runs."""
