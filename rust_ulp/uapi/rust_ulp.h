@@ -440,7 +440,7 @@ struct rust_ulp_ah_attr {
 	__u32 flow_label;	/* [in, out; 0 to 2^20 - 1] flow label of the GRH */
 	__u32 port_num;		/* [in, out; 1 to phys_ports; ENOENT] port number */
 	__u8 sgid_index;	/* [in, out; below gid_tbl_len; ENOENT] index of the local GID */
-	__u8 hop_limit;		/* [in, out; 0 to 255] of the GRH; 0, with @dmac 0: the route's */
+	__u8 hop_limit;		/* [in, out; 0 to 255] of the GRH; 0: the route's */
 	__u8 traffic_class;	/* [in, out; 0 to 255] of the GRH; DSCP in the upper 6 bits */
 	__u8 sl;		/* [in, out; 0 to 15] service level */
 	__u16 dlid;		/* [in, out; 16 bits] LID of the peer, on InfiniBand */
